@@ -1,0 +1,369 @@
+//! Acquiring: the options of one acquisition, and asking until there is an answer.
+
+use std::future::IntoFuture;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+use tracing::{debug, warn};
+
+use crate::belief::Belief;
+use crate::client::LeaseClient;
+use crate::error::{Error, Operation};
+use crate::keeper::Held;
+use crate::lane::{Answer, AskFailed, Grant, Lane};
+use crate::lease::Lease;
+use crate::name::LockName;
+use crate::owner::{OwnerToken, check_holder};
+use crate::queue::Turn;
+use crate::store::{AcquireArgs, HeldBy};
+use crate::trust::{Terms, Window};
+
+/// An acquisition in the making: set its options, then await it.
+///
+/// Awaiting gives the [`Lease`], or an [`Error`]. [`try_acquire`](Self::try_acquire) asks without
+/// waiting, [`hold`](Self::hold) runs a piece of work under the lease.
+///
+/// # Cancel safety
+///
+/// Cancel safe: dropped at any point, it leaves no grant behind once the database has answered.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # async fn example(leases: leasehold::LeaseClient) -> Result<(), leasehold::Error> {
+/// let lease = leases
+///     .acquire("invoice:842")
+///     .ttl(Duration::from_secs(30))
+///     .wait_at_most(Duration::from_secs(5))
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "an acquisition does nothing until it is awaited"]
+pub struct Acquire {
+    client: LeaseClient,
+    name: Result<LockName, Error>,
+    ttl: Option<Duration>,
+    wait_at_most: Option<Duration>,
+    hold_at_least: Duration,
+    hold_at_most: Option<Duration>,
+    is_manual: bool,
+    holder: Option<String>,
+}
+
+impl Acquire {
+    pub(crate) fn new(client: LeaseClient, name: &str) -> Self {
+        Self {
+            client,
+            name: LockName::new(name),
+            ttl: None,
+            wait_at_most: None,
+            hold_at_least: Duration::ZERO,
+            hold_at_most: None,
+            is_manual: false,
+            holder: None,
+        }
+    }
+
+    /// How long the database honours the grant without a renewal: 100 ms to 24 h. It bounds how
+    /// long a crashed holder delays the next one.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// How long to wait for a name that somebody holds. Zero asks once. Without it an acquisition
+    /// waits for ever once the database has answered for the first time.
+    pub fn wait_at_most(mut self, wait: Duration) -> Self {
+        self.wait_at_most = Some(wait);
+        self
+    }
+
+    /// Keeps the name taken for this long from the acquisition on, also when the lease is released
+    /// earlier, so that a short job runs once a period: at most 366 days. After a crash the name
+    /// is free after the ttl, whatever was asked here.
+    pub fn hold_at_least(mut self, hold: Duration) -> Self {
+        self.hold_at_least = hold;
+        self
+    }
+
+    /// Stops renewing so that the lease is lost at the latest this long after the acquisition.
+    pub fn hold_at_most(mut self, hold: Duration) -> Self {
+        self.hold_at_most = Some(hold);
+        self
+    }
+
+    /// Renews only when [`Lease::renew`] is called.
+    pub fn manual_renewal(mut self) -> Self {
+        self.is_manual = true;
+        self
+    }
+
+    /// The label for people who look at who holds what: at most 512 bytes.
+    /// `application@host:pid` unless set here or for the client.
+    pub fn holder(mut self, holder: impl Into<String>) -> Self {
+        self.holder = Some(holder.into());
+        self
+    }
+
+    /// Asks without waiting: `None` when somebody else holds the name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidName`] and [`Error::InvalidOption`] before anything is sent; otherwise what
+    /// the database or the connection said. [`Error::Unanswered`] after the client's
+    /// `answer_within`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it leaves no grant behind once the database has answered.
+    pub async fn try_acquire(self) -> Result<Option<Lease>, Error> {
+        let (client, plan) = self.plan()?;
+        match acquire(&client, plan, Wait::None).await {
+            Ok(lease) => Ok(Some(lease)),
+            Err(Error::WaitTimedOut { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Acquires, runs `work` until it is done or the lease is lost, and releases on every path.
+    ///
+    /// # Errors
+    ///
+    /// Those of acquiring, and [`Error::Lost`] when the lease was lost; `work` has been dropped
+    /// then. A release that failed is not an error: the lease runs out.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, it drops `work` and releases.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(leases: leasehold::LeaseClient) -> Result<(), leasehold::Error> {
+    /// let rows = leases.acquire("reindex").hold(async |lease| {
+    ///     println!("holding {} with token {}", lease.name(), lease.fencing_token());
+    ///     42
+    /// }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn hold<T>(self, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T, Error> {
+        let lease = self.await?;
+        let output = lease.run_until_lost(work(&lease)).await;
+        if let Err(error) = lease.release().await {
+            warn!(%error, "the lease was not released and runs out");
+        }
+        Ok(output?)
+    }
+
+    /// Checks everything that can be checked before any I/O.
+    fn plan(self) -> Result<(LeaseClient, Plan), Error> {
+        let options = self.client.options();
+        let terms = match self.ttl {
+            Some(ttl) => Terms::new(ttl, options.margin, options.renew_every)?,
+            None => options.terms,
+        };
+        if self.hold_at_least > MAX_HOLD {
+            return Err(Error::InvalidOption {
+                option: "hold_at_least",
+                problem: format!("{:?} is more than 366 days", self.hold_at_least),
+            });
+        }
+        if self
+            .hold_at_most
+            .is_some_and(|most| most.is_zero() || most < self.hold_at_least)
+        {
+            return Err(Error::InvalidOption {
+                option: "hold_at_most",
+                problem: "it is zero or less than hold_at_least".into(),
+            });
+        }
+        let holder = match self.holder {
+            Some(holder) => {
+                check_holder(&holder)?;
+                holder.into()
+            }
+            None => Arc::clone(&options.holder),
+        };
+        let plan = Plan {
+            args: AcquireArgs {
+                name: self.name?,
+                owner: OwnerToken::random(),
+                ttl: terms.ttl,
+                holder,
+            },
+            terms,
+            hold_at_least: self.hold_at_least,
+            hold_at_most: self.hold_at_most,
+            is_manual: self.is_manual,
+        };
+        Ok((self.client, plan))
+    }
+}
+
+impl IntoFuture for Acquire {
+    type Output = Result<Lease, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let wait = match self.wait_at_most {
+                None => Wait::ForEver,
+                Some(Duration::ZERO) => Wait::None,
+                // A deadline beyond the clock is none.
+                Some(wait) => Instant::now().checked_add(wait).map_or(Wait::ForEver, Wait::Until),
+            };
+            let (client, plan) = self.plan()?;
+            acquire(&client, plan, wait).await
+        })
+    }
+}
+
+/// A checked acquisition.
+#[derive(Debug)]
+struct Plan {
+    args: AcquireArgs,
+    terms: Terms,
+    hold_at_least: Duration,
+    hold_at_most: Option<Duration>,
+    is_manual: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Wait {
+    /// Asks once, for as long as an answer may take.
+    None,
+    Until(Instant),
+    ForEver,
+}
+
+/// What is known of the name while it is not ours.
+#[derive(Debug)]
+enum Known {
+    Nothing,
+    Busy,
+    Held { by: HeldBy, is_pinned: bool },
+}
+
+/// Undoes what may still be granted to an acquisition that is given up.
+struct Abandon<'a> {
+    lane: &'a Lane,
+    owner: OwnerToken,
+}
+
+impl Drop for Abandon<'_> {
+    fn drop(&mut self) {
+        self.lane.abandon(self.owner);
+    }
+}
+
+async fn acquire(client: &LeaseClient, plan: Plan, wait: Wait) -> Result<Lease, Error> {
+    let started_at = Instant::now();
+    let first_answer_by = started_at + client.options().answer_within;
+    let deadline = match wait {
+        Wait::None => Some(first_answer_by),
+        Wait::Until(deadline) => Some(deadline),
+        Wait::ForEver => None,
+    };
+    let lane = client.lane()?;
+    let abandon = Abandon {
+        lane,
+        owner: plan.args.owner,
+    };
+    let mut turn = Turn::default();
+    let mut known = Known::Nothing;
+    loop {
+        let limit = match (&known, deadline) {
+            (Known::Nothing, None) => Some(first_answer_by),
+            (_, deadline) => deadline,
+        };
+        let asked = within(limit, lane.acquire(plan.args.clone())).await;
+        known = match asked {
+            Some(Ok(Answer::Granted(grant))) => {
+                std::mem::forget(abandon);
+                return adopt(client, &plan, grant);
+            }
+            Some(Ok(Answer::Busy)) => Known::Busy,
+            Some(Ok(Answer::Held(by))) => Known::Held { by, is_pinned: false },
+            Some(Ok(Answer::Pinned(by))) => Known::Held { by, is_pinned: true },
+            Some(Err(AskFailed::Closed)) => return Err(Error::Closed),
+            Some(Err(AskFailed::Refused(fault))) => {
+                let error = Error::from_database(Operation::Acquire, &plan.args.name, fault);
+                match (&error, &known) {
+                    // A failover while waiting: the next connection may find the new primary.
+                    (Error::ReadOnly { .. }, Known::Held { .. }) => known,
+                    _ => return Err(error),
+                }
+            }
+            None => return Err(out_of_time(&plan, lane, known, started_at)),
+        };
+        match &known {
+            Known::Held { by, .. } if !matches!(wait, Wait::None) => turn.after_held(by.expires_in, deadline).await,
+            Known::Held { .. } => return Err(out_of_time(&plan, lane, known, started_at)),
+            Known::Busy | Known::Nothing => turn.after_busy(deadline).await,
+        }
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Err(out_of_time(&plan, lane, known, started_at));
+        }
+    }
+}
+
+async fn within<T>(limit: Option<Instant>, asked: impl Future<Output = T>) -> Option<T> {
+    match limit {
+        Some(limit) => timeout_at(limit, asked).await.ok(),
+        None => Some(asked.await),
+    }
+}
+
+fn out_of_time(plan: &Plan, lane: &Lane, known: Known, started_at: Instant) -> Error {
+    let name = plan.args.name.clone();
+    match known {
+        Known::Nothing => Error::Unanswered {
+            operation: Operation::Acquire,
+            name,
+            source: lane.last_fault(),
+        },
+        Known::Busy => Error::Busy { name },
+        Known::Held { by, is_pinned } => Error::WaitTimedOut {
+            name,
+            holder: by.holder,
+            held_since: by.since,
+            pinned: is_pinned,
+            waited: started_at.elapsed(),
+        },
+    }
+}
+
+/// Takes the grant over. One whose trust window is already over is released, never returned.
+fn adopt(client: &LeaseClient, plan: &Plan, grant: Grant) -> Result<Lease, Error> {
+    let facts = grant.accept();
+    let window = Window::new(facts.attempted, facts.expires_in, plan.terms.margin);
+    let hold_until = plan
+        .hold_at_most
+        .and_then(|most| window.attempted_at().checked_add(most));
+    let held = Held {
+        name: facts.args.name,
+        owner: facts.args.owner,
+        token: facts.token,
+        terms: plan.terms,
+        belief: Arc::new(Belief::new(window, hold_until)),
+        is_manual: plan.is_manual,
+        hold_at_least: plan.hold_at_least,
+    };
+    let lane = client.lane()?;
+    if held.belief.standing().is_none() {
+        warn!(lease.name = %held.name, lease.owner = %held.owner, "the lease was granted too late and is released");
+        drop(held.release(lane));
+        return Err(Error::GrantedTooLate { name: held.name });
+    }
+    debug!(lease.name = %held.name, lease.owner = %held.owner, lease.fencing_token = %held.token, "acquired the lease");
+    let answer_within = client.options().answer_within;
+    Ok(Lease::new(held, client.keeper()?.clone(), lane.clone(), answer_within))
+}
+
+const MAX_HOLD: Duration = Duration::from_secs(366 * 24 * 60 * 60);

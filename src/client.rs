@@ -1,0 +1,359 @@
+//! The client: what an application makes once and asks for leases.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sqlx::PgPool;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::warn;
+
+use crate::acquire::Acquire;
+use crate::error::{Error, Operation};
+use crate::info::LeaseInfo;
+use crate::keeper::Keeper;
+use crate::lane::{Lane, LaneOptions};
+use crate::lease::Lease;
+use crate::name::LockName;
+use crate::owner::{check_holder, default_holder};
+use crate::store;
+use crate::trust::{Terms, full_jitter, random};
+
+/// Acquires leases. One per process is enough; clones share it.
+///
+/// Every lease statement goes through **one connection of the client's own**, made from the
+/// pool's connect options when the first lease is asked for, so that a full pool never costs a
+/// lease. Only [`inspect`](Self::inspect), [`held`](Self::held) and
+/// [`break_lease`](Self::break_lease) use the pool.
+///
+/// Its tasks run on the tokio runtime in which the first lease was asked for.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(pool: sqlx::PgPool) -> Result<(), leasehold::Error> {
+/// let leases = leasehold::LeaseClient::new(pool);
+/// let Some(lease) = leases.try_acquire("nightly-report").await? else { return Ok(()) };
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct LeaseClient {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    pool: PgPool,
+    options: Options,
+    lane_options: LaneOptions,
+    is_closed: AtomicBool,
+    tasks: OnceLock<(Lane, Keeper)>,
+}
+
+/// What every acquisition of a client starts from.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) terms: Terms,
+    pub(crate) margin: Option<Duration>,
+    pub(crate) renew_every: Option<Duration>,
+    pub(crate) holder: Arc<str>,
+    pub(crate) answer_within: Duration,
+}
+
+impl LeaseClient {
+    /// A client with the defaults of [`builder`](Self::builder).
+    pub fn new(pool: PgPool) -> Self {
+        Self::builder(pool).build().expect("the defaults fit each other")
+    }
+
+    /// Starts from defaults: a ttl of 30 s, renewed every third of it, a margin of a tenth of it
+    /// (at most a second), answers within 5 s.
+    pub fn builder(pool: PgPool) -> LeaseClientBuilder {
+        LeaseClientBuilder {
+            pool,
+            ttl: Duration::from_secs(30),
+            margin: None,
+            renew_every: None,
+            holder: None,
+            answer_within: Duration::from_secs(5),
+            pooler: false,
+        }
+    }
+
+    /// Asks for a lease without waiting: `None` when somebody else holds it.
+    ///
+    /// # Errors
+    ///
+    /// See [`Acquire::try_acquire`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it leaves no grant behind once the database has answered.
+    pub async fn try_acquire(&self, name: impl AsRef<str>) -> Result<Option<Lease>, Error> {
+        self.acquire(name).try_acquire().await
+    }
+
+    /// Asks for a lease: set options, then await it. It waits for a name that somebody else holds.
+    ///
+    /// Not re-entrant: a second acquisition of a name that this client holds waits like anyone
+    /// else's.
+    pub fn acquire(&self, name: impl AsRef<str>) -> Acquire {
+        Acquire::new(self.clone(), name.as_ref())
+    }
+
+    /// Stands for election to `name` again and again until the client is closed: runs `work`
+    /// whenever it is the leader, drops it when the lease is lost, and stands again. When `work`
+    /// ends by itself the lease is released first, so that others have their chance.
+    ///
+    /// Errors of the database are waited out and logged.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidName`] at once, [`Error::SchemaMissing`] and whatever else no waiting mends.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, it drops `work` and releases.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(leases: leasehold::LeaseClient) -> Result<(), leasehold::Error> {
+    /// leases.lead("scheduler", async |lease| {
+    ///     println!("leading with token {}", lease.fencing_token());
+    ///     std::future::pending::<()>().await
+    /// }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn lead(&self, name: impl AsRef<str>, mut work: impl AsyncFnMut(&Lease)) -> Result<(), Error> {
+        let name = LockName::new(name)?;
+        let mut failures = 0;
+        loop {
+            let stood_at = Instant::now();
+            match self.acquire(&name).hold(&mut work).await {
+                Ok(()) | Err(Error::Lost(_)) => failures = 0,
+                Err(Error::Closed) => return Ok(()),
+                Err(
+                    error @ (Error::InvalidName { .. } | Error::InvalidOption { .. } | Error::SchemaMissing { .. }),
+                ) => {
+                    return Err(error);
+                }
+                Err(error) => {
+                    warn!(lease.name = %name, %error, "could not stand for election, will again");
+                    failures += 1;
+                }
+            }
+            if self.shared.is_closed.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            // Whoever led for a moment only, or failed, lets the others go first.
+            let pause = full_jitter(STAND_BASE, STAND_CAP, failures, random());
+            sleep(pause.saturating_sub(stood_at.elapsed())).await;
+        }
+    }
+
+    /// Who holds `name`, if anybody does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidName`] before anything is sent; otherwise what the pool or the database
+    /// said.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it changes nothing.
+    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Option<LeaseInfo>, Error> {
+        let name = LockName::new(name)?;
+        let held = store::held(&self.shared.pool, Some(&name)).await;
+        let held = held.map_err(|error| Error::from_database(Operation::Inspect, &name, error.into()))?;
+        Ok(held.into_iter().next())
+    }
+
+    /// All held leases, by name.
+    ///
+    /// # Errors
+    ///
+    /// What the pool or the database said.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it changes nothing.
+    pub async fn held(&self) -> Result<Vec<LeaseInfo>, Error> {
+        store::held(&self.shared.pool, None).await.map_err(Error::list)
+    }
+
+    /// Ends the lease of `name` whoever holds it, and tells whether there was one. Its holder
+    /// learns of it at his next renewal, and is fenced out at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidName`] before anything is sent; otherwise what the pool or the database
+    /// said. It needs the operator's rights.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once sent, it may be carried out although the future was dropped.
+    pub async fn break_lease(&self, name: impl AsRef<str>) -> Result<bool, Error> {
+        let name = LockName::new(name)?;
+        let broken = store::break_lease(&self.shared.pool, &name).await;
+        broken.map_err(|error| Error::from_database(Operation::Break, &name, error.into()))
+    }
+
+    /// Ends the client: releases every lease it holds (each is lost with
+    /// [`LossCause::Closed`](crate::LossCause::Closed)), waits for the answers and closes its
+    /// connection. Whoever acquires afterwards gets [`Error::Closed`].
+    ///
+    /// Where the database does not answer within `answer_within`, it returns all the same; the
+    /// leases run out.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled, the client closes although the future was dropped.
+    pub async fn close(&self) {
+        self.shared.is_closed.store(true, Ordering::Release);
+        let Some((lane, keeper)) = self.shared.tasks.get() else {
+            return;
+        };
+        let (lane, keeper) = (lane.clone(), keeper.clone());
+        let closing = tokio::spawn(async move {
+            keeper.close().await;
+            lane.close().await;
+        });
+        if timeout(self.shared.options.answer_within, closing).await.is_err() {
+            warn!("the database did not answer in time to close: leases that were not released run out");
+        }
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.shared.options
+    }
+
+    pub(crate) fn lane(&self) -> Result<&Lane, Error> {
+        Ok(&self.tasks()?.0)
+    }
+
+    pub(crate) fn keeper(&self) -> Result<&Keeper, Error> {
+        Ok(&self.tasks()?.1)
+    }
+
+    fn tasks(&self) -> Result<&(Lane, Keeper), Error> {
+        if self.shared.is_closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        Ok(self.shared.tasks.get_or_init(|| {
+            let lane = Lane::start(self.shared.pool.clone(), self.shared.lane_options);
+            let keeper = Keeper::start(lane.clone());
+            (lane, keeper)
+        }))
+    }
+}
+
+impl fmt::Debug for LeaseClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseClient")
+            .field("options", &self.shared.options)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The options of a client.
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct LeaseClientBuilder {
+    pool: PgPool,
+    ttl: Duration,
+    margin: Option<Duration>,
+    renew_every: Option<Duration>,
+    holder: Option<String>,
+    answer_within: Duration,
+    pooler: bool,
+}
+
+impl LeaseClientBuilder {
+    /// How long the database honours a grant without a renewal, unless an acquisition says
+    /// otherwise: 100 ms to 24 h.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long before the ttl the trust window ends: 1 ms to half of the ttl. It covers the
+    /// difference in rate between the two clocks, and the time a holder takes to stop.
+    pub fn margin(mut self, margin: Duration) -> Self {
+        self.margin = Some(margin);
+        self
+    }
+
+    /// How long after a renewal the next one is sent: 10 ms or more, and with the margin at most
+    /// three quarters of the ttl.
+    pub fn renew_every(mut self, period: Duration) -> Self {
+        self.renew_every = Some(period);
+        self
+    }
+
+    /// The label for people, unless an acquisition says otherwise: `application@host:pid` when
+    /// not set.
+    pub fn holder(mut self, holder: impl Into<String>) -> Self {
+        self.holder = Some(holder.into());
+        self
+    }
+
+    /// How long an answer of the database may take: for asking without waiting, for the first
+    /// answer of a wait, for a release and for closing. More than zero.
+    pub fn answer_within(mut self, limit: Duration) -> Self {
+        self.answer_within = limit;
+        self
+    }
+
+    /// The pool goes through a pooler in transaction mode, such as PgBouncer: statements are sent
+    /// unnamed, each in a transaction of its own, at the price of two more round trips. Not needed
+    /// with PgBouncer 1.21 or newer and its `max_prepared_statements`.
+    pub fn pooler(mut self, pooler: bool) -> Self {
+        self.pooler = pooler;
+        self
+    }
+
+    /// Checks the options. Nothing is sent yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`] names the option that is out of range.
+    pub fn build(self) -> Result<LeaseClient, Error> {
+        let terms = Terms::new(self.ttl, self.margin, self.renew_every)?;
+        if self.answer_within.is_zero() || self.answer_within > MAX_ANSWER_WITHIN {
+            return Err(Error::InvalidOption {
+                option: "answer_within",
+                problem: format!("{:?} is not between 1 ns and 1 h", self.answer_within),
+            });
+        }
+        let holder = match self.holder {
+            Some(holder) => {
+                check_holder(&holder)?;
+                holder
+            }
+            None => default_holder(&self.pool.connect_options()),
+        };
+        Ok(LeaseClient {
+            shared: Arc::new(Shared {
+                options: Options {
+                    terms,
+                    margin: self.margin,
+                    renew_every: self.renew_every,
+                    holder: holder.into(),
+                    answer_within: self.answer_within,
+                },
+                lane_options: LaneOptions { pooler: self.pooler },
+                pool: self.pool,
+                is_closed: AtomicBool::new(false),
+                tasks: OnceLock::new(),
+            }),
+        })
+    }
+}
+
+const MAX_ANSWER_WITHIN: Duration = Duration::from_secs(60 * 60);
+const STAND_BASE: Duration = Duration::from_millis(250);
+const STAND_CAP: Duration = Duration::from_secs(5);

@@ -1,0 +1,640 @@
+//! The task that owns the lane's connection: what goes next, and what an answer means.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sqlx::{Connection, PgPool};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{debug, warn};
+
+use super::ghosts::Ghosts;
+use super::lines::{Line, Waiting};
+use super::session::{Session, SessionId, Severity, is_final, is_read_only, severity};
+use super::{
+    AcquireRequest, Answer, AskFailed, Fault, Grant, GrantFacts, Lane, LaneOptions, ReleaseAnswer, ReleaseRequest,
+    RenewAnswer, RenewRequest, Request,
+};
+use crate::store::{self, AcquireOutcome, AcquireOutcomes, ReleaseOutcome, RenewOutcome};
+use crate::trust::{Moment, full_jitter, random};
+
+#[derive(Debug)]
+pub(super) struct Task {
+    pool: PgPool,
+    options: LaneOptions,
+    inbox: mpsc::UnboundedReceiver<Request>,
+    /// Whether a request may still come.
+    is_open: bool,
+    weak_inbox: mpsc::WeakUnboundedSender<Request>,
+    last_fault: Arc<Mutex<Option<Fault>>>,
+
+    renewals: Vec<(RenewRequest, mpsc::UnboundedSender<RenewAnswer>)>,
+    acquires: Line<AcquireRequest>,
+    releases: Line<ReleaseRequest>,
+    closers: Vec<tokio::sync::oneshot::Sender<()>>,
+
+    session: Option<Session>,
+    sessions: u64,
+    ghosts: Ghosts,
+    /// Failed tries to connect, or statements cut off, since the last answer.
+    failures: u32,
+    connect_at: Instant,
+    probe_at: Instant,
+    sweep_at: Option<Instant>,
+    /// Halves the batches once for each statement that took too long on this connection.
+    shrink: u32,
+    acquires_next: bool,
+}
+
+/// What came back from a statement.
+enum Sent<T> {
+    Answered(T),
+    Refused(Fault, Severity),
+    /// The connection is gone, and nobody knows whether the statement was carried out.
+    Cut(Fault),
+}
+
+enum Step {
+    Connect,
+    Probe,
+    Renew,
+    Release,
+    Acquire,
+    Sweep,
+    WaitUntil(Option<Instant>),
+}
+
+impl Task {
+    pub(super) fn new(
+        pool: PgPool,
+        options: LaneOptions,
+        inbox: mpsc::UnboundedReceiver<Request>,
+        lane: &Lane,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            pool,
+            options,
+            inbox,
+            is_open: true,
+            weak_inbox: lane.inbox.downgrade(),
+            last_fault: Arc::clone(&lane.last_fault),
+            renewals: Vec::new(),
+            acquires: Line::default(),
+            releases: Line::default(),
+            closers: Vec::new(),
+            session: None,
+            sessions: 0,
+            ghosts: Ghosts::default(),
+            failures: 0,
+            connect_at: now,
+            probe_at: now,
+            sweep_at: None,
+            shrink: 0,
+            acquires_next: false,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        loop {
+            while self.is_open {
+                match self.inbox.try_recv() {
+                    Ok(request) => self.take(request),
+                    Err(mpsc::error::TryRecvError::Empty) => break,
+                    Err(mpsc::error::TryRecvError::Disconnected) => self.is_open = false,
+                }
+            }
+            self.drop_unwanted();
+            if self.is_done() {
+                break;
+            }
+            match self.next_step() {
+                Step::Connect => self.connect().await,
+                Step::Probe => self.probe().await,
+                Step::Renew => self.renew().await,
+                Step::Release => self.release().await,
+                Step::Acquire => self.acquire().await,
+                Step::Sweep => self.sweep().await,
+                Step::WaitUntil(at) => self.wait_until(at).await,
+            }
+        }
+        if let Some(session) = self.session.take() {
+            let _ = timeout(GOODBYE, session.conn.close()).await;
+        }
+        for closer in self.closers {
+            let _ = closer.send(());
+        }
+    }
+
+    fn take(&mut self, request: Request) {
+        match request {
+            Request::Acquire(request) if self.closers.is_empty() => self.acquires.push(Waiting::new(request)),
+            Request::Acquire(request) => drop(request.reply.send(Err(AskFailed::Closed))),
+            Request::Renew { leases, answers } => {
+                self.renewals
+                    .extend(leases.into_iter().map(|lease| (lease, answers.clone())));
+            }
+            Request::Release(request) => self.releases.push(Waiting::new(request)),
+            Request::Abandon(owner) => {
+                if let Some((name, ttl)) = self.ghosts.asked_for(owner) {
+                    self.releases
+                        .push(Waiting::new(ReleaseRequest::unasked(name, owner, ttl)));
+                }
+            }
+            Request::Close(closer) => {
+                self.closers.push(closer);
+                for waiting in self.acquires.extract(|_| true) {
+                    let _ = waiting.request.reply.send(Err(AskFailed::Closed));
+                }
+            }
+        }
+    }
+
+    /// What nobody wants any more, or what came too late, is not sent.
+    fn drop_unwanted(&mut self) {
+        // A lost grant is never renewed again.
+        self.renewals
+            .retain(|(renewal, answers)| renewal.belief.standing().is_some() && !answers.is_closed());
+        for waiting in self.acquires.extract(|request| request.reply.is_closed()) {
+            self.undo_acquire(waiting.request);
+        }
+        let now = Instant::now();
+        for mut waiting in self.releases.extract(|request| request.until <= now) {
+            waiting.request.answer(Ok(ReleaseAnswer::Unknown));
+        }
+    }
+
+    /// Nobody waits for this acquire; a try of it that was never answered may yet be granted.
+    fn undo_acquire(&mut self, request: AcquireRequest) {
+        let args = request.args;
+        if self.ghosts.haunts(args.owner) {
+            let release = ReleaseRequest::unasked(args.name, args.owner, args.ttl);
+            self.releases.push(Waiting::new(release));
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        let closing = !self.is_open || !self.closers.is_empty();
+        closing && self.renewals.is_empty() && self.acquires.is_empty() && self.releases.is_empty()
+    }
+
+    fn next_step(&mut self) -> Step {
+        let now = Instant::now();
+        let acquire = self.acquires.is_due(now);
+        let release = self.releases.is_due(now);
+        let waiting = acquire || release || !self.renewals.is_empty();
+        if self.session.is_none() {
+            return match waiting {
+                true if self.connect_at <= now => Step::Connect,
+                true => Step::WaitUntil(Some(self.connect_at)),
+                false => Step::WaitUntil(self.next_due(&[])),
+            };
+        }
+        if self.probe_at <= now && !self.ghosts.is_empty() {
+            return Step::Probe;
+        }
+        let flushes = !self.ghosts.is_stalled();
+        if flushes && !self.renewals.is_empty() {
+            return Step::Renew;
+        }
+        let acquire = flushes && acquire;
+        if release && !(acquire && self.acquires_next) {
+            self.acquires_next = true;
+            return Step::Release;
+        }
+        if acquire {
+            self.acquires_next = false;
+            return Step::Acquire;
+        }
+        if self.sweep_at.is_some_and(|at| at <= now) {
+            return Step::Sweep;
+        }
+        let probe_at = (!self.ghosts.is_empty()).then_some(self.probe_at);
+        Step::WaitUntil(self.next_due(&[probe_at, self.sweep_at]))
+    }
+
+    /// When something is due that is not due yet.
+    fn next_due(&self, others: &[Option<Instant>]) -> Option<Instant> {
+        let now = Instant::now();
+        let lines = [self.acquires.next_due(now), self.releases.next_due(now)];
+        lines.iter().chain(others).copied().flatten().min()
+    }
+
+    async fn wait_until(&mut self, at: Option<Instant>) {
+        let alarm = async {
+            match at {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            request = self.inbox.recv(), if self.is_open => self.received(request),
+            () = alarm => {}
+        }
+    }
+
+    fn received(&mut self, request: Option<Request>) {
+        match request {
+            Some(request) => self.take(request),
+            None => self.is_open = false,
+        }
+    }
+
+    async fn connect(&mut self) {
+        let patience = self
+            .renewal_patience()
+            .unwrap_or(MAX_PATIENCE)
+            .clamp(MIN_CONNECT, MAX_PATIENCE);
+        self.sessions += 1;
+        let attempt = Session::connect(&self.pool, self.options.pooler, self.sessions);
+        let fault = match timeout(patience, attempt).await {
+            Ok(Ok(session)) => {
+                debug!(connection = ?session.id(), "lane connected");
+                self.session = Some(session);
+                self.shrink = 0;
+                self.probe_at = Instant::now();
+                self.sweep_at
+                    .get_or_insert_with(|| Instant::now() + full_jitter(SWEEP_EVERY, SWEEP_EVERY, 0, random()));
+                return;
+            }
+            Ok(Err(fault)) => Arc::new(fault),
+            Err(_) => timed_out("connecting"),
+        };
+        if is_final(&fault) {
+            for waiting in self.acquires.extract(|_| true) {
+                let _ = waiting.request.reply.send(Err(AskFailed::Refused(Arc::clone(&fault))));
+            }
+        }
+        self.failed(fault);
+    }
+
+    fn failed(&mut self, fault: Fault) {
+        let pause = full_jitter(RECONNECT_BASE, RECONNECT_CAP, self.failures, random());
+        // The first reconnect goes at once: a restarted server or an idle time-out is common.
+        self.connect_at = Instant::now() + if self.failures == 0 { Duration::ZERO } else { pause };
+        self.failures = self.failures.saturating_add(1);
+        warn!(error = %fault, failures = self.failures, "lane lost its connection, reconnecting");
+        *self.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+    }
+
+    /// Sends one statement and goes on taking requests meanwhile. A renewal that comes in cannot
+    /// wait for longer than its own patience, so it shortens this one's.
+    async fn exchange<T>(
+        &mut self,
+        on: SessionId,
+        patience: Duration,
+        statement: impl Future<Output = (Session, Result<T, sqlx::Error>)>,
+    ) -> Sent<T> {
+        let mut limit = Instant::now() + patience;
+        let mut statement = pin!(statement);
+        let (session, answer) = loop {
+            tokio::select! {
+                biased;
+                answered = &mut statement => break answered,
+                request = self.inbox.recv(), if self.is_open => {
+                    self.received(request);
+                    if let Some(patience) = self.renewal_patience() {
+                        limit = limit.min(Instant::now() + patience);
+                    }
+                }
+                () = sleep_until(limit) => {
+                    self.ghosts.give_up(on);
+                    let fault = timed_out("waiting for an answer");
+                    self.failed(Arc::clone(&fault));
+                    return Sent::Cut(fault);
+                }
+            }
+        };
+        let fault = match answer {
+            Ok(answer) => {
+                self.session = Some(session);
+                if std::mem::take(&mut self.failures) > 0 {
+                    *self.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                }
+                return Sent::Answered(answer);
+            }
+            Err(fault) => Arc::new(fault),
+        };
+        match severity(&fault) {
+            Severity::Cut => {
+                self.ghosts.give_up(on);
+                self.failed(Arc::clone(&fault));
+                Sent::Cut(fault)
+            }
+            severity => {
+                if severity == Severity::TooLong {
+                    self.shrink = (self.shrink + 1).min(MAX_SHRINK);
+                }
+                // A read-only server may be a demoted primary: the next connection may lead on.
+                if !is_read_only(&fault) {
+                    self.session = Some(session);
+                }
+                Sent::Refused(fault, severity)
+            }
+        }
+    }
+
+    fn renewal_patience(&self) -> Option<Duration> {
+        self.renewals.iter().map(|(renewal, _)| renewal.patience).min()
+    }
+
+    fn cap(&self, most: usize) -> usize {
+        (most >> self.shrink).max(1)
+    }
+
+    async fn renew(&mut self) {
+        let Some(mut session) = self.session.take() else { return };
+        let on = session.id();
+        let cap = self.cap(MAX_RENEWALS).min(self.renewals.len());
+        let batch: Vec<_> = self.renewals.drain(..cap).collect();
+        let args: Vec<_> = batch.iter().map(|(renewal, _)| renewal.args.clone()).collect();
+        let patience = batch
+            .iter()
+            .map(|(renewal, _)| renewal.patience)
+            .min()
+            .unwrap_or(MIN_PATIENCE);
+
+        let attempted = Moment::now();
+        let sent = self
+            .exchange(on, patience, async move {
+                let answer = store::renew(&mut session.conn, session.mode, &args).await;
+                (session, answer)
+            })
+            .await;
+
+        let outcomes: HashMap<_, _> = match sent {
+            Sent::Answered(outcomes) => outcomes
+                .into_iter()
+                .map(|(owner, outcome)| (owner, Ok(outcome)))
+                .collect(),
+            Sent::Refused(fault, _) | Sent::Cut(fault) => batch
+                .iter()
+                .map(|(renewal, _)| (renewal.args.owner, Err(Arc::clone(&fault))))
+                .collect(),
+        };
+        for (renewal, answers) in batch {
+            let owner = renewal.args.owner;
+            let outcome = outcomes.get(&owner).cloned().unwrap_or(Ok(RenewOutcome::Busy));
+            let _ = answers.send(RenewAnswer {
+                owner,
+                attempted,
+                outcome,
+            });
+        }
+    }
+
+    async fn acquire(&mut self) {
+        let Some(mut session) = self.session.take() else { return };
+        let on = session.id();
+        let batch = self.acquires.take_batch(Instant::now(), self.cap(MAX_ACQUIRES));
+        let args: Vec<_> = batch.iter().map(|waiting| waiting.request.args.clone()).collect();
+        let patience = patience(args.iter().map(|args| args.ttl).min().unwrap_or(MAX_PATIENCE));
+
+        let attempted = Moment::now();
+        let sent = self
+            .exchange(on, patience, async move {
+                let answer = acquire(&mut session, &args).await;
+                (session, answer)
+            })
+            .await;
+
+        match sent {
+            Sent::Answered(AcquireOutcomes { answers, .. }) => {
+                let mut answers: HashMap<_, _> = answers.into_iter().collect();
+                for waiting in batch {
+                    let answer = answers
+                        .remove(&waiting.request.args.owner)
+                        .unwrap_or(AcquireOutcome::Busy);
+                    self.answer_acquire(waiting.request, attempted, answer);
+                }
+            }
+            Sent::Refused(_, Severity::Passing | Severity::TooLong) => {
+                batch
+                    .into_iter()
+                    .for_each(|waiting| self.acquires.push(waiting.later()));
+            }
+            Sent::Refused(_, Severity::Refused) if batch.len() > 1 => {
+                self.acquires.push_front(batch.into_iter().map(Waiting::by_itself));
+            }
+            Sent::Refused(fault, _) => {
+                for waiting in batch {
+                    let _ = waiting.request.reply.send(Err(AskFailed::Refused(Arc::clone(&fault))));
+                }
+            }
+            Sent::Cut(_) => {
+                for waiting in batch {
+                    self.ghosts.haunt(on, &waiting.request.args);
+                    self.acquires.push(waiting.unanswered());
+                }
+            }
+        }
+    }
+
+    fn answer_acquire(&mut self, request: AcquireRequest, attempted: Moment, answer: AcquireOutcome) {
+        let answer = match answer {
+            AcquireOutcome::Granted { token, expires_in } => Answer::Granted(Grant {
+                facts: Some(GrantFacts {
+                    args: request.args,
+                    token,
+                    attempted,
+                    expires_in,
+                }),
+                inbox: self.weak_inbox.clone(),
+            }),
+            AcquireOutcome::Held(by) => Answer::Held(by),
+            AcquireOutcome::Pinned(by) => Answer::Pinned(by),
+            AcquireOutcome::Busy => Answer::Busy,
+        };
+        if let Err(Ok(Answer::Granted(grant))) = request.reply.send(Ok(answer)) {
+            // Not left to its destructor: the inbox may be closed by now.
+            self.releases.push(Waiting::new(grant.accept().into_release()));
+        }
+    }
+
+    async fn release(&mut self) {
+        let Some(mut session) = self.session.take() else { return };
+        let on = session.id();
+        let now = Instant::now();
+        let batch = self.releases.take_batch(now, self.cap(MAX_RELEASES));
+        let args: Vec<_> = batch.iter().map(|waiting| waiting.request.args.clone()).collect();
+        let shortest = batch.iter().map(|waiting| waiting.request.until - now).min();
+
+        let sent = self
+            .exchange(on, patience(shortest.unwrap_or(MAX_PATIENCE)), async move {
+                let answer = match &args[..] {
+                    [one] => store::release(&mut session.conn, session.mode, one).await,
+                    many => store::release_many(&mut session.conn, session.mode, many).await,
+                };
+                (session, answer)
+            })
+            .await;
+
+        match sent {
+            Sent::Answered(answers) => {
+                let answers: HashMap<_, _> = answers.into_iter().collect();
+                for waiting in batch {
+                    let answer = answers
+                        .get(&waiting.request.args.owner)
+                        .copied()
+                        .unwrap_or(ReleaseOutcome::Busy);
+                    self.answer_release(waiting, answer);
+                }
+            }
+            Sent::Refused(_, Severity::Passing | Severity::TooLong) => {
+                batch
+                    .into_iter()
+                    .for_each(|waiting| self.releases.push(waiting.later()));
+            }
+            Sent::Refused(_, Severity::Refused) if batch.len() > 1 => {
+                self.releases.push_front(batch.into_iter().map(Waiting::by_itself));
+            }
+            Sent::Refused(fault, _) if is_read_only(&fault) => {
+                batch
+                    .into_iter()
+                    .for_each(|waiting| self.releases.push(waiting.later()));
+            }
+            Sent::Refused(fault, _) => {
+                for mut waiting in batch {
+                    waiting.request.answer(Err(Arc::clone(&fault)));
+                }
+            }
+            Sent::Cut(_) => {
+                batch
+                    .into_iter()
+                    .for_each(|waiting| self.releases.push(waiting.unanswered()));
+            }
+        }
+    }
+
+    fn answer_release(&mut self, mut waiting: Waiting<ReleaseRequest>, answer: ReleaseOutcome) {
+        let answer = match answer {
+            ReleaseOutcome::Busy => return self.releases.push(waiting.later()),
+            ReleaseOutcome::Released => ReleaseAnswer::Released,
+            ReleaseOutcome::HeldOn => ReleaseAnswer::HeldOn,
+            // An earlier try, or the acquire itself, may have been carried out meanwhile.
+            ReleaseOutcome::NotOwner if waiting.unanswered => ReleaseAnswer::Unknown,
+            ReleaseOutcome::NotOwner => ReleaseAnswer::NotOwner,
+        };
+        waiting.request.answer(Ok(answer));
+        // An old statement may still grant the name to this owner: until it cannot, or the ttl is
+        // over, the release goes again.
+        if self.ghosts.haunts(waiting.request.args.owner) {
+            waiting.request.args.hold_at_least = Duration::ZERO;
+            self.releases.push(waiting.later());
+        }
+    }
+
+    /// Asks the server which given-up connections it still has.
+    async fn probe(&mut self) {
+        self.probe_at = Instant::now() + PROBE_EVERY;
+        let backends = self.ghosts.backends();
+        if backends.is_empty() {
+            return;
+        }
+        let Some(mut session) = self.session.take() else { return };
+        let on = session.id();
+        let sent = self
+            .exchange(on, MAX_PATIENCE, async move {
+                let answer = store::end_idle_backends(&mut session.conn, session.mode, &backends).await;
+                (session, answer)
+            })
+            .await;
+        match sent {
+            Sent::Answered(present) => self.ghosts.probed(&present),
+            Sent::Refused(fault, _) => debug!(error = %fault, "could not ask for given-up connections"),
+            Sent::Cut(_) => {}
+        }
+    }
+
+    async fn sweep(&mut self) {
+        let Some(mut session) = self.session.take() else { return };
+        let on = session.id();
+        let sent = self
+            .exchange(on, MAX_PATIENCE, async move {
+                let answer = store::sweep(&mut session.conn, session.mode).await;
+                (session, answer)
+            })
+            .await;
+        let again_in = match sent {
+            Sent::Answered(swept) => {
+                debug!(removed = swept.removed, "swept");
+                match swept.again_in {
+                    Duration::ZERO => SWEEP_PAUSE,
+                    // Not all clients at once.
+                    again_in => again_in + full_jitter(SWEEP_PAUSE * 100, SWEEP_PAUSE * 100, 0, random()),
+                }
+            }
+            Sent::Refused(..) | Sent::Cut(_) => SWEEP_EVERY,
+        };
+        self.sweep_at = Some(Instant::now() + again_in);
+    }
+}
+
+/// Asks for a batch, and makes sure of what was granted.
+async fn acquire(session: &mut Session, args: &[store::AcquireArgs]) -> Result<AcquireOutcomes, sqlx::Error> {
+    let Session { conn, mode, .. } = session;
+    let mut batch = match args {
+        [one] => store::acquire(conn, *mode, one).await?,
+        many => store::acquire_many(conn, *mode, many).await?,
+    };
+    if !batch.replicated {
+        return Ok(batch);
+    }
+    // A cancel during the wait for a synchronous standby is answered as success, with a grant that
+    // only the primary has. A renewal waits for the same standby and is behind the grant in the
+    // log, so that its success vouches for both.
+    let granted: Vec<_> = batch
+        .answers
+        .iter()
+        .filter(|(_, answer)| matches!(answer, AcquireOutcome::Granted { .. }))
+        .filter_map(|(owner, _)| args.iter().find(|args| args.owner == *owner))
+        .map(|args| store::RenewArgs {
+            name: args.name.clone(),
+            owner: args.owner,
+            ttl: args.ttl,
+        })
+        .collect();
+    if granted.is_empty() {
+        return Ok(batch);
+    }
+    let confirmed: HashMap<_, _> = store::renew(conn, *mode, &granted).await?.into_iter().collect();
+    for (owner, answer) in &mut batch.answers {
+        let is_confirmed = matches!(confirmed.get(owner), Some(RenewOutcome::Renewed { .. }));
+        if matches!(answer, AcquireOutcome::Granted { .. }) && !is_confirmed {
+            *answer = AcquireOutcome::Busy;
+        }
+    }
+    Ok(batch)
+}
+
+fn patience(ttl: Duration) -> Duration {
+    (ttl / 3).clamp(MIN_PATIENCE, MAX_PATIENCE)
+}
+
+fn timed_out(what: &str) -> Fault {
+    let message = format!("no answer in time while {what}");
+    Arc::new(sqlx::Error::Io(std::io::Error::new(
+        std::io::ErrorKind::TimedOut,
+        message,
+    )))
+}
+
+// Batches, so capped that a statement takes a small part of the shortest window that rides on it.
+const MAX_RENEWALS: usize = 10_000;
+const MAX_ACQUIRES: usize = 256;
+const MAX_RELEASES: usize = 512;
+const MAX_SHRINK: u32 = 14;
+
+const MIN_PATIENCE: Duration = Duration::from_millis(100);
+const MAX_PATIENCE: Duration = Duration::from_secs(5);
+const MIN_CONNECT: Duration = Duration::from_millis(250);
+const RECONNECT_BASE: Duration = Duration::from_millis(20);
+const RECONNECT_CAP: Duration = Duration::from_secs(1);
+const PROBE_EVERY: Duration = Duration::from_millis(250);
+const GOODBYE: Duration = Duration::from_secs(1);
+
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// Between two steps of one sweep, so that leases go first.
+const SWEEP_PAUSE: Duration = Duration::from_millis(10);

@@ -1,0 +1,472 @@
+//! The only SQL in Rust: one function per SQL function, plain data back.
+//!
+//! Every name is written with its schema, operators too, so that a hostile `search_path` changes
+//! nothing. What must be set for one statement alone is set inside it with
+//! `set_config(…, true)`; the call of our function takes an argument from that row, so that the
+//! setting comes first. Nothing is ever set on the session, which a pooler leaks or refuses.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::postgres::types::PgInterval;
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::query::Query;
+use sqlx::{Error, Executor, Postgres, Row};
+use uuid::Uuid;
+
+use crate::info::LeaseInfo;
+use crate::name::LockName;
+use crate::owner::OwnerToken;
+use crate::token::FencingToken;
+
+type PgQuery<'q> = Query<'q, Postgres, sqlx::postgres::PgArguments>;
+
+/// How statements are sent on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mode {
+    /// Kept prepared under a name. A pooler in transaction mode may not find the name again.
+    pub(crate) prepared: bool,
+    /// Wrapped in a read committed transaction of its own.
+    pub(crate) wrapped: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct AcquireArgs {
+    pub(crate) name: LockName,
+    pub(crate) owner: OwnerToken,
+    pub(crate) ttl: Duration,
+    pub(crate) holder: Arc<str>,
+}
+
+/// What the database answered to an acquire.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum AcquireOutcome {
+    Granted {
+        token: FencingToken,
+        expires_in: Duration,
+    },
+    Held(HeldBy),
+    /// Free or run out, but an open fenced transaction holds the row.
+    Pinned(HeldBy),
+    /// Locked by something that passes in a moment.
+    Busy,
+}
+
+/// Who stands in the way, as far as the database knows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct HeldBy {
+    pub(crate) holder: Option<String>,
+    pub(crate) since: Option<DateTime<Utc>>,
+    pub(crate) expires_in: Option<Duration>,
+}
+
+/// The answers to a batch of acquires.
+#[derive(Debug)]
+pub(crate) struct AcquireOutcomes {
+    pub(crate) answers: Vec<(OwnerToken, AcquireOutcome)>,
+    /// Whether commits wait for a synchronous standby. A cancelled wait looks like success.
+    pub(crate) replicated: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct RenewArgs {
+    pub(crate) name: LockName,
+    pub(crate) owner: OwnerToken,
+    pub(crate) ttl: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RenewOutcome {
+    Renewed { expires_in: Duration },
+    Busy,
+    Superseded,
+    Expired,
+    Gone,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct ReleaseArgs {
+    pub(crate) name: LockName,
+    pub(crate) owner: OwnerToken,
+    pub(crate) hold_at_least: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReleaseOutcome {
+    Released,
+    HeldOn,
+    NotOwner,
+    Busy,
+}
+
+/// One step of the sweep.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Swept {
+    pub(crate) removed: i32,
+    pub(crate) again_in: Duration,
+}
+
+/// What a new connection tells of itself.
+#[derive(Debug, Clone)]
+pub(crate) struct SessionFacts {
+    pub(crate) backend: Backend,
+    pub(crate) isolation: String,
+}
+
+/// A server process, told apart from a later one with the same pid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Backend {
+    pub(crate) pid: i32,
+    pub(crate) started_at: Option<DateTime<Utc>>,
+}
+
+pub(crate) async fn acquire(conn: &mut PgConnection, mode: Mode, args: &AcquireArgs) -> Result<AcquireOutcomes, Error> {
+    let query = sqlx::query(ACQUIRE)
+        .bind(args.name.as_str())
+        .bind(args.owner.uuid())
+        .bind(interval(args.ttl))
+        .bind(&*args.holder);
+    acquired(&fetch(conn, mode, query).await?)
+}
+
+pub(crate) async fn acquire_many(
+    conn: &mut PgConnection,
+    mode: Mode,
+    args: &[AcquireArgs],
+) -> Result<AcquireOutcomes, Error> {
+    let query = sqlx::query(ACQUIRE_MANY)
+        .bind(args.iter().map(|a| a.name.as_str()).collect::<Vec<_>>())
+        .bind(args.iter().map(|a| a.owner.uuid()).collect::<Vec<_>>())
+        .bind(args.iter().map(|a| interval(a.ttl)).collect::<Vec<_>>())
+        .bind(args.iter().map(|a| &*a.holder).collect::<Vec<_>>());
+    acquired(&fetch(conn, mode, query).await?)
+}
+
+pub(crate) async fn renew(
+    conn: &mut PgConnection,
+    mode: Mode,
+    args: &[RenewArgs],
+) -> Result<Vec<(OwnerToken, RenewOutcome)>, Error> {
+    let query = sqlx::query(RENEW)
+        .bind(args.iter().map(|a| a.name.as_str()).collect::<Vec<_>>())
+        .bind(args.iter().map(|a| a.owner.uuid()).collect::<Vec<_>>())
+        .bind(args.iter().map(|a| interval(a.ttl)).collect::<Vec<_>>());
+    fetch(conn, mode, query).await?.iter().map(renewed).collect()
+}
+
+pub(crate) async fn release(
+    conn: &mut PgConnection,
+    mode: Mode,
+    args: &ReleaseArgs,
+) -> Result<Vec<(OwnerToken, ReleaseOutcome)>, Error> {
+    let query = sqlx::query(RELEASE)
+        .bind(args.name.as_str())
+        .bind(args.owner.uuid())
+        .bind(interval(args.hold_at_least));
+    fetch(conn, mode, query).await?.iter().map(released).collect()
+}
+
+pub(crate) async fn release_many(
+    conn: &mut PgConnection,
+    mode: Mode,
+    args: &[ReleaseArgs],
+) -> Result<Vec<(OwnerToken, ReleaseOutcome)>, Error> {
+    let query = sqlx::query(RELEASE_MANY)
+        .bind(args.iter().map(|a| a.name.as_str()).collect::<Vec<_>>())
+        .bind(args.iter().map(|a| a.owner.uuid()).collect::<Vec<_>>())
+        .bind(args.iter().map(|a| interval(a.hold_at_least)).collect::<Vec<_>>());
+    fetch(conn, mode, query).await?.iter().map(released).collect()
+}
+
+pub(crate) async fn sweep(conn: &mut PgConnection, mode: Mode) -> Result<Swept, Error> {
+    let rows = fetch(conn, mode, sqlx::query(SWEEP)).await?;
+    let row = rows.first().ok_or(Error::RowNotFound)?;
+    Ok(Swept {
+        removed: row.try_get(0)?,
+        again_in: duration(&row.try_get(1)?),
+    })
+}
+
+pub(crate) async fn session_facts(conn: &mut PgConnection, prepared: bool) -> Result<SessionFacts, Error> {
+    let row = sqlx::query(SESSION_FACTS).persistent(prepared).fetch_one(conn).await?;
+    Ok(SessionFacts {
+        backend: Backend {
+            pid: row.try_get(0)?,
+            started_at: row.try_get(1)?,
+        },
+        isolation: row.try_get(2)?,
+    })
+}
+
+/// Which of the backends there still are, and whether each is at work. One that idles is ended:
+/// its client has given it up, and a statement that reached it late must not run.
+pub(crate) async fn end_idle_backends(
+    conn: &mut PgConnection,
+    mode: Mode,
+    backends: &[Backend],
+) -> Result<Vec<(Backend, bool)>, Error> {
+    let query = sqlx::query(END_IDLE_BACKENDS)
+        .bind(backends.iter().map(|b| b.pid).collect::<Vec<_>>())
+        .bind(backends.iter().map(|b| b.started_at).collect::<Vec<_>>());
+    fetch(conn, mode, query)
+        .await?
+        .iter()
+        .map(|row| {
+            let backend = Backend {
+                pid: row.try_get(0)?,
+                started_at: row.try_get(1)?,
+            };
+            Ok((backend, row.try_get(2)?))
+        })
+        .collect()
+}
+
+pub(crate) async fn fence(
+    conn: &mut PgConnection,
+    name: &LockName,
+    token: FencingToken,
+    owner: OwnerToken,
+) -> Result<(), Error> {
+    sqlx::query(FENCE)
+        .bind(name.as_str())
+        .bind(token)
+        .bind(owner.uuid())
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+pub(crate) async fn break_lease<'c>(
+    executor: impl Executor<'c, Database = Postgres>,
+    name: &LockName,
+) -> Result<bool, Error> {
+    sqlx::query(BREAK_LEASE)
+        .bind(name.as_str())
+        .fetch_one(executor)
+        .await?
+        .try_get(0)
+}
+
+/// The held leases: of one name, or all in order of their names.
+pub(crate) async fn held<'c>(
+    executor: impl Executor<'c, Database = Postgres>,
+    name: Option<&LockName>,
+) -> Result<Vec<LeaseInfo>, Error> {
+    sqlx::query(HELD)
+        .bind(name.map(LockName::as_str))
+        .fetch_all(executor)
+        .await?
+        .iter()
+        .map(|row| {
+            Ok(LeaseInfo {
+                name: row.try_get(0)?,
+                holder: row.try_get(1)?,
+                fencing_token: row.try_get(2)?,
+                held_since: row.try_get(3)?,
+                expires_in: duration(&row.try_get(4)?),
+                is_expired: row.try_get(5)?,
+            })
+        })
+        .collect()
+}
+
+/// The highest migration that is in. `None`: there is no schema, or this role may not see it.
+pub(crate) async fn version(conn: &mut PgConnection) -> Result<Option<i64>, Error> {
+    let present: bool = sqlx::query("select pg_catalog.to_regclass('leasehold.version') is not null")
+        .fetch_one(&mut *conn)
+        .await?
+        .try_get(0)?;
+    if !present {
+        return Ok(None);
+    }
+    sqlx::query("select pg_catalog.max(v.version) from leasehold.version as v")
+        .fetch_one(conn)
+        .await?
+        .try_get(0)
+}
+
+/// Sends one statement the way the connection needs it. On an error inside the wrapping
+/// transaction that one is rolled back; when even this fails the connection is of no more use.
+async fn fetch(conn: &mut PgConnection, mode: Mode, query: PgQuery<'_>) -> Result<Vec<PgRow>, Error> {
+    let query = query.persistent(mode.prepared);
+    if !mode.wrapped {
+        return query.fetch_all(conn).await;
+    }
+    conn.execute("begin isolation level read committed").await?;
+    match query.fetch_all(&mut *conn).await {
+        Ok(rows) => {
+            conn.execute("commit").await?;
+            Ok(rows)
+        }
+        Err(refused) => {
+            conn.execute("rollback").await?;
+            Err(refused)
+        }
+    }
+}
+
+fn acquired(rows: &[PgRow]) -> Result<AcquireOutcomes, Error> {
+    let mut batch = AcquireOutcomes {
+        answers: Vec::with_capacity(rows.len()),
+        replicated: false,
+    };
+    for row in rows {
+        let outcome: &str = row.try_get(1)?;
+        let expires_in = row.try_get::<Option<PgInterval>, _>(3)?.as_ref().map(duration);
+        let held_by = || {
+            Ok::<_, Error>(HeldBy {
+                holder: row.try_get(4)?,
+                since: row.try_get(5)?,
+                expires_in,
+            })
+        };
+        let answer = match outcome {
+            "granted" => AcquireOutcome::Granted {
+                token: row.try_get(2)?,
+                expires_in: expires_in.unwrap_or_default(),
+            },
+            "held" => AcquireOutcome::Held(held_by()?),
+            "pinned" => AcquireOutcome::Pinned(held_by()?),
+            "busy" => AcquireOutcome::Busy,
+            other => return Err(unknown_outcome(other)),
+        };
+        batch.answers.push((row.try_get::<Uuid, _>(0)?.into(), answer));
+        batch.replicated |= !row.try_get::<&str, _>(6)?.is_empty();
+    }
+    Ok(batch)
+}
+
+fn renewed(row: &PgRow) -> Result<(OwnerToken, RenewOutcome), Error> {
+    let outcome = match row.try_get(1)? {
+        "renewed" => RenewOutcome::Renewed {
+            expires_in: duration(&row.try_get(2)?),
+        },
+        "busy" => RenewOutcome::Busy,
+        "superseded" => RenewOutcome::Superseded,
+        "expired" => RenewOutcome::Expired,
+        "gone" => RenewOutcome::Gone,
+        other => return Err(unknown_outcome(other)),
+    };
+    Ok((row.try_get::<Uuid, _>(0)?.into(), outcome))
+}
+
+fn released(row: &PgRow) -> Result<(OwnerToken, ReleaseOutcome), Error> {
+    let outcome = match row.try_get(1)? {
+        "released" => ReleaseOutcome::Released,
+        "held_on" => ReleaseOutcome::HeldOn,
+        "not_owner" => ReleaseOutcome::NotOwner,
+        "busy" => ReleaseOutcome::Busy,
+        other => return Err(unknown_outcome(other)),
+    };
+    Ok((row.try_get::<Uuid, _>(0)?.into(), outcome))
+}
+
+fn unknown_outcome(outcome: &str) -> Error {
+    Error::Decode(format!("unknown outcome {outcome:?}").into())
+}
+
+fn interval(duration: Duration) -> PgInterval {
+    PgInterval {
+        months: 0,
+        days: 0,
+        microseconds: i64::try_from(duration.as_micros()).expect("durations are checked to be below 366 days"),
+    }
+}
+
+/// Lease time has no months; a day of a difference between two timestamps is 86,400 s.
+fn duration(interval: &PgInterval) -> Duration {
+    let micros = i64::from(interval.days) * 86_400_000_000 + interval.microseconds;
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+// The bound on the few waits that are left: another session's uncommitted insert of the same
+// name, and locks of the whole table.
+const ACQUIRE: &str = "\
+    select $2, a.outcome, a.fencing_token, a.expires_in, a.held_by, a.held_since, \
+        pg_catalog.current_setting('synchronous_standby_names') \
+    from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
+        cross join lateral leasehold.acquire(case when s.bound is not null then $1 end, $2, $3, $4) as a";
+
+const ACQUIRE_MANY: &str = "\
+    select a.owner, a.outcome, a.fencing_token, a.expires_in, a.held_by, a.held_since, \
+        pg_catalog.current_setting('synchronous_standby_names') \
+    from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
+        cross join lateral leasehold.acquire_many(case when s.bound is not null then $1 end, $2, $3, $4) as a";
+
+const RENEW: &str = "\
+    select r.owner, r.outcome, r.expires_in \
+    from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
+        cross join lateral leasehold.renew(case when s.bound is not null then $1 end, $2, $3) as r";
+
+// A release that is lost in a crash costs a ttl of waiting, no more: it does not wait for the
+// disk. Where it must (held_on), the function puts that back.
+const RELEASE: &str = "\
+    select $2, r.outcome \
+    from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
+        cross join pg_catalog.set_config('synchronous_commit', 'off', true) as f (flush) \
+        cross join lateral leasehold.release(\
+            case when s.bound is not null and f.flush is not null then $1 end, $2, $3) as r (outcome)";
+
+const RELEASE_MANY: &str = "\
+    select r.owner, r.outcome \
+    from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
+        cross join pg_catalog.set_config('synchronous_commit', 'off', true) as f (flush) \
+        cross join lateral leasehold.release_many(\
+            case when s.bound is not null and f.flush is not null then $1 end, $2, $3) as r";
+
+const SWEEP: &str = "\
+    select w.removed, w.again_in \
+    from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
+        cross join pg_catalog.set_config('synchronous_commit', 'off', true) as f (flush) \
+        cross join lateral leasehold.sweep(case when s.bound is not null and f.flush is not null then 1000 end) as w";
+
+const SESSION_FACTS: &str = "\
+    select pg_catalog.pg_backend_pid(), \
+        (select a.backend_start from pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) as a), \
+        pg_catalog.current_setting('default_transaction_isolation')";
+
+const END_IDLE_BACKENDS: &str = "\
+    select a.pid, a.backend_start, \
+        case when a.state operator(pg_catalog.=) 'idle' then not pg_catalog.pg_terminate_backend(a.pid) else true end \
+    from pg_catalog.unnest($1::pg_catalog.int4[], $2::pg_catalog.timestamptz[]) as b (pid, backend_start) \
+        cross join lateral pg_catalog.pg_stat_get_activity(b.pid) as a \
+    where a.backend_start operator(pg_catalog.=) b.backend_start";
+
+const FENCE: &str = "select leasehold.fence($1, $2, $3)";
+
+const BREAK_LEASE: &str = "select leasehold.break_lease($1)";
+
+const HELD: &str = "\
+    select h.name, h.holder, h.fencing_token, h.held_since, h.expires_in, h.expired \
+    from leasehold.held as h \
+    where $1::pg_catalog.text is null or h.name operator(pg_catalog.=) $1 \
+    order by h.name using operator(pg_catalog.<)";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_come_and_go_in_seconds() {
+        let day = Duration::from_secs(86_400);
+
+        assert_eq!(duration(&interval(day)), day);
+        assert_eq!(
+            duration(&PgInterval {
+                months: 0,
+                days: 1,
+                microseconds: 1
+            }),
+            day + Duration::from_micros(1)
+        );
+        assert_eq!(
+            duration(&PgInterval {
+                months: 0,
+                days: 0,
+                microseconds: -5
+            }),
+            Duration::ZERO
+        );
+    }
+}

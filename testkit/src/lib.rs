@@ -1,0 +1,22 @@
+//! What leasehold's tests and demo stand on: throw-away PostgreSQL clusters, a network
+//! that fails on request, signals, and waiting with a deadline.
+//!
+//! Everything here acts from outside the library under test: on the server, on the
+//! wire, on processes. Faults are made on purpose and end when the test says so, and
+//! whatever a test process started is gone once that process is, however it ended.
+//!
+//! It runs on Unix; what looks into other processes reads `/proc`.
+
+mod cluster;
+mod guardian;
+mod install;
+mod load;
+mod proxy;
+mod server;
+pub mod signals;
+mod wait;
+
+pub use cluster::{Builder, Cluster, ClusterError, StopMode};
+pub use load::CpuHog;
+pub use proxy::FaultProxy;
+pub use wait::{Outcome, eventually};
