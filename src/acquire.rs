@@ -242,12 +242,12 @@ enum Wait {
     ForEver,
 }
 
-/// What is known of the name while it is not ours.
-#[derive(Debug)]
-enum Known {
-    Nothing,
-    Busy,
-    Held { by: HeldBy, is_pinned: bool },
+/// What the answers have told of the name while it is not ours.
+#[derive(Debug, Default)]
+struct Known {
+    /// The latest holder, and whether an open fenced transaction keeps the name taken.
+    held: Option<(HeldBy, bool)>,
+    is_busy: bool,
 }
 
 /// Undoes what may still be granted to an acquisition that is given up.
@@ -276,41 +276,63 @@ async fn acquire(client: &LeaseClient, plan: Plan, wait: Wait) -> Result<Lease, 
         owner: plan.args.owner,
     };
     let mut turn = Turn::default();
-    let mut known = Known::Nothing;
+    let mut known = Known::default();
     loop {
-        let limit = match (&known, deadline) {
-            (Known::Nothing, None) => Some(first_answer_by),
-            (_, deadline) => deadline,
+        let limit = match deadline {
+            None if !known.is_answered() => Some(first_answer_by),
+            deadline => deadline,
         };
-        let asked = within(limit, lane.acquire(plan.args.clone())).await;
-        known = match asked {
-            Some(Ok(Answer::Granted(grant))) => {
+        let Some(answer) = within(limit, lane.acquire(plan.args.clone())).await else {
+            return Err(out_of_time(&plan, lane, known, started_at));
+        };
+        let expires_in = match answer {
+            Ok(Answer::Granted(grant)) => {
                 std::mem::forget(abandon);
                 return adopt(client, &plan, grant);
             }
-            Some(Ok(Answer::Busy)) => Known::Busy,
-            Some(Ok(Answer::Held(by))) => Known::Held { by, is_pinned: false },
-            Some(Ok(Answer::Pinned(by))) => Known::Held { by, is_pinned: true },
-            Some(Err(AskFailed::Closed)) => return Err(Error::Closed),
-            Some(Err(AskFailed::Refused(fault))) => {
-                let error = Error::from_database(Operation::Acquire, &plan.args.name, fault);
-                match (&error, &known) {
+            Ok(Answer::Held(by)) => known.hold(by, false),
+            Ok(Answer::Pinned(by)) => known.hold(by, true),
+            Ok(Answer::Busy) => {
+                known.is_busy = true;
+                turn.after_busy(deadline).await;
+                if is_over(deadline) {
+                    return Err(out_of_time(&plan, lane, known, started_at));
+                }
+                continue;
+            }
+            Err(AskFailed::Closed) => return Err(Error::Closed),
+            Err(AskFailed::Refused(fault)) => {
+                match Error::from_database(Operation::Acquire, &plan.args.name, fault) {
                     // A failover while waiting: the next connection may find the new primary.
-                    (Error::ReadOnly { .. }, Known::Held { .. }) => known,
-                    _ => return Err(error),
+                    Error::ReadOnly { .. } if known.held.is_some() => None,
+                    error => return Err(error),
                 }
             }
-            None => return Err(out_of_time(&plan, lane, known, started_at)),
         };
-        match &known {
-            Known::Held { by, .. } if !matches!(wait, Wait::None) => turn.after_held(by.expires_in, deadline).await,
-            Known::Held { .. } => return Err(out_of_time(&plan, lane, known, started_at)),
-            Known::Busy | Known::Nothing => turn.after_busy(deadline).await,
+        if matches!(wait, Wait::None) {
+            return Err(out_of_time(&plan, lane, known, started_at));
         }
-        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+        turn.after_held(expires_in, deadline).await;
+        if is_over(deadline) {
             return Err(out_of_time(&plan, lane, known, started_at));
         }
     }
+}
+
+impl Known {
+    fn is_answered(&self) -> bool {
+        self.held.is_some() || self.is_busy
+    }
+
+    fn hold(&mut self, by: HeldBy, is_pinned: bool) -> Option<Duration> {
+        let expires_in = by.expires_in;
+        self.held = Some((by, is_pinned));
+        expires_in
+    }
+}
+
+fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| deadline <= Instant::now())
 }
 
 async fn within<T>(limit: Option<Instant>, asked: impl Future<Output = T>) -> Option<T> {
@@ -323,47 +345,51 @@ async fn within<T>(limit: Option<Instant>, asked: impl Future<Output = T>) -> Op
 fn out_of_time(plan: &Plan, lane: &Lane, known: Known, started_at: Instant) -> Error {
     let name = plan.args.name.clone();
     match known {
-        Known::Nothing => Error::Unanswered {
-            operation: Operation::Acquire,
-            name,
-            source: lane.last_fault(),
-        },
-        Known::Busy => Error::Busy { name },
-        Known::Held { by, is_pinned } => Error::WaitTimedOut {
+        Known {
+            held: Some((by, pinned)),
+            ..
+        } => Error::WaitTimedOut {
             name,
             holder: by.holder,
             held_since: by.since,
-            pinned: is_pinned,
+            pinned,
             waited: started_at.elapsed(),
+        },
+        Known { is_busy: true, .. } => Error::Busy { name },
+        Known { .. } => Error::Unanswered {
+            operation: Operation::Acquire,
+            name,
+            source: lane.last_fault(),
         },
     }
 }
 
 /// Takes the grant over. One whose trust window is already over is released, never returned.
 fn adopt(client: &LeaseClient, plan: &Plan, grant: Grant) -> Result<Lease, Error> {
-    let facts = grant.accept();
+    let (lane, keeper) = (client.lane()?.clone(), client.keeper()?.clone());
+    let facts = grant.facts();
     let window = Window::new(facts.attempted, facts.expires_in, plan.terms.margin);
     let hold_until = plan
         .hold_at_most
         .and_then(|most| window.attempted_at().checked_add(most));
+    let belief = Belief::new(window, hold_until);
+    if belief.standing().is_none() {
+        let name = facts.args.name.clone();
+        warn!(lease.name = %name, lease.owner = %facts.args.owner, "the lease was granted too late and is released");
+        return Err(Error::GrantedTooLate { name });
+    }
+    let facts = grant.accept();
     let held = Held {
         name: facts.args.name,
         owner: facts.args.owner,
         token: facts.token,
         terms: plan.terms,
-        belief: Arc::new(Belief::new(window, hold_until)),
+        belief: Arc::new(belief),
         is_manual: plan.is_manual,
         hold_at_least: plan.hold_at_least,
     };
-    let lane = client.lane()?;
-    if held.belief.standing().is_none() {
-        warn!(lease.name = %held.name, lease.owner = %held.owner, "the lease was granted too late and is released");
-        drop(held.release(lane));
-        return Err(Error::GrantedTooLate { name: held.name });
-    }
     debug!(lease.name = %held.name, lease.owner = %held.owner, lease.fencing_token = %held.token, "acquired the lease");
-    let answer_within = client.options().answer_within;
-    Ok(Lease::new(held, client.keeper()?.clone(), lane.clone(), answer_within))
+    Ok(Lease::new(held, keeper, lane, client.options().answer_within))
 }
 
 const MAX_HOLD: Duration = Duration::from_secs(366 * 24 * 60 * 60);

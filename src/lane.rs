@@ -145,6 +145,10 @@ pub(crate) struct GrantFacts {
 }
 
 impl Grant {
+    pub(crate) fn facts(&self) -> &GrantFacts {
+        self.facts.as_ref().expect("a grant is accepted once")
+    }
+
     pub(crate) fn accept(mut self) -> GrantFacts {
         self.facts.take().expect("a grant is accepted once")
     }

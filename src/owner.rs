@@ -45,14 +45,10 @@ pub(crate) fn default_holder(options: &PgConnectOptions) -> String {
         let program = std::env::current_exe().ok()?;
         Some(program.file_name()?.to_string_lossy().into_owned())
     });
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .ok()
-        .or_else(|| std::env::var("HOSTNAME").ok())
-        .or_else(|| std::env::var("COMPUTERNAME").ok());
     let mut holder = format!(
         "{}@{}:{}",
         application.as_deref().unwrap_or("unknown"),
-        host.as_deref().map_or("unknown", str::trim),
+        hostname::get().map_or_else(|_| "unknown".into(), |host| host.to_string_lossy().into_owned()),
         std::process::id(),
     );
     holder.retain(|c| c != '\0');

@@ -1,6 +1,7 @@
 //! The lines in which requests wait: oldest first, each with its own time to go again.
 
 use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -42,9 +43,9 @@ impl<R> Waiting<R> {
         self
     }
 
-    /// Goes again after a backoff with full jitter, from a millisecond up to `BUSY_CAP`.
-    pub(super) fn later(mut self) -> Self {
-        self.not_before = Some(Instant::now() + full_jitter(BUSY_BASE, BUSY_CAP, self.attempt, random()));
+    /// Goes again after a backoff with full jitter, from a millisecond up to `cap`.
+    pub(super) fn later(mut self, cap: Duration) -> Self {
+        self.not_before = Some(Instant::now() + full_jitter(BACKOFF_BASE, cap, self.attempt, random()));
         self.attempt = self.attempt.saturating_add(1);
         self
     }
@@ -152,5 +153,4 @@ impl Named for ReleaseRequest {
     }
 }
 
-const BUSY_BASE: std::time::Duration = std::time::Duration::from_millis(1);
-const BUSY_CAP: std::time::Duration = std::time::Duration::from_millis(50);
+const BACKOFF_BASE: Duration = Duration::from_millis(1);

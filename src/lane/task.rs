@@ -43,8 +43,10 @@ pub(super) struct Task {
     connect_at: Instant,
     probe_at: Instant,
     sweep_at: Option<Instant>,
-    /// Halves the batches once for each statement that took too long on this connection.
+    /// Halves the batches once for each statement that took too long.
     shrink: u32,
+    /// Answers since then; enough of them double the batches again.
+    answers: u32,
     acquires_next: bool,
 }
 
@@ -93,6 +95,7 @@ impl Task {
             probe_at: now,
             sweep_at: None,
             shrink: 0,
+            answers: 0,
             acquires_next: false,
         }
     }
@@ -253,7 +256,6 @@ impl Task {
             Ok(Ok(session)) => {
                 debug!(connection = ?session.id(), "lane connected");
                 self.session = Some(session);
-                self.shrink = 0;
                 self.probe_at = Instant::now();
                 self.sweep_at
                     .get_or_insert_with(|| Instant::now() + full_jitter(SWEEP_EVERY, SWEEP_EVERY, 0, random()));
@@ -310,6 +312,11 @@ impl Task {
         let fault = match answer {
             Ok(answer) => {
                 self.session = Some(session);
+                self.answers = self.answers.saturating_add(1);
+                if self.answers >= GROW_AFTER {
+                    self.answers = 0;
+                    self.shrink = self.shrink.saturating_sub(1);
+                }
                 if std::mem::take(&mut self.failures) > 0 {
                     *self.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 }
@@ -326,6 +333,7 @@ impl Task {
             severity => {
                 if severity == Severity::TooLong {
                     self.shrink = (self.shrink + 1).min(MAX_SHRINK);
+                    self.answers = 0;
                 }
                 // A read-only server may be a demoted primary: the next connection may lead on.
                 if !is_read_only(&fault) {
@@ -413,7 +421,7 @@ impl Task {
             Sent::Refused(_, Severity::Passing | Severity::TooLong) => {
                 batch
                     .into_iter()
-                    .for_each(|waiting| self.acquires.push(waiting.later()));
+                    .for_each(|waiting| self.acquires.push(waiting.later(BUSY_CAP)));
             }
             Sent::Refused(_, Severity::Refused) if batch.len() > 1 => {
                 self.acquires.push_front(batch.into_iter().map(Waiting::by_itself));
@@ -485,7 +493,7 @@ impl Task {
             Sent::Refused(_, Severity::Passing | Severity::TooLong) => {
                 batch
                     .into_iter()
-                    .for_each(|waiting| self.releases.push(waiting.later()));
+                    .for_each(|waiting| self.releases.push(waiting.later(BUSY_CAP)));
             }
             Sent::Refused(_, Severity::Refused) if batch.len() > 1 => {
                 self.releases.push_front(batch.into_iter().map(Waiting::by_itself));
@@ -493,7 +501,7 @@ impl Task {
             Sent::Refused(fault, _) if is_read_only(&fault) => {
                 batch
                     .into_iter()
-                    .for_each(|waiting| self.releases.push(waiting.later()));
+                    .for_each(|waiting| self.releases.push(waiting.later(BUSY_CAP)));
             }
             Sent::Refused(fault, _) => {
                 for mut waiting in batch {
@@ -510,7 +518,7 @@ impl Task {
 
     fn answer_release(&mut self, mut waiting: Waiting<ReleaseRequest>, answer: ReleaseOutcome) {
         let answer = match answer {
-            ReleaseOutcome::Busy => return self.releases.push(waiting.later()),
+            ReleaseOutcome::Busy => return self.releases.push(waiting.later(BUSY_CAP)),
             ReleaseOutcome::Released => ReleaseAnswer::Released,
             ReleaseOutcome::HeldOn => ReleaseAnswer::HeldOn,
             // An earlier try, or the acquire itself, may have been carried out meanwhile.
@@ -522,7 +530,7 @@ impl Task {
         // over, the release goes again.
         if self.ghosts.haunts(waiting.request.args.owner) {
             waiting.request.args.hold_at_least = Duration::ZERO;
-            self.releases.push(waiting.later());
+            self.releases.push(waiting.later(HAUNTED_CAP));
         }
     }
 
@@ -626,6 +634,7 @@ const MAX_RENEWALS: usize = 10_000;
 const MAX_ACQUIRES: usize = 256;
 const MAX_RELEASES: usize = 512;
 const MAX_SHRINK: u32 = 14;
+const GROW_AFTER: u32 = 100;
 
 const MIN_PATIENCE: Duration = Duration::from_millis(100);
 const MAX_PATIENCE: Duration = Duration::from_secs(5);
@@ -633,6 +642,10 @@ const MIN_CONNECT: Duration = Duration::from_millis(250);
 const RECONNECT_BASE: Duration = Duration::from_millis(20);
 const RECONNECT_CAP: Duration = Duration::from_secs(1);
 const PROBE_EVERY: Duration = Duration::from_millis(250);
+/// A row that somebody has locked, or a statement that may pass at the next try.
+const BUSY_CAP: Duration = Duration::from_millis(50);
+/// A release that is repeated because an old acquire may still be carried out.
+const HAUNTED_CAP: Duration = Duration::from_millis(500);
 const GOODBYE: Duration = Duration::from_secs(1);
 
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
