@@ -155,8 +155,10 @@ impl Acquire {
     pub async fn hold<T>(self, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T, Error> {
         let lease = self.await?;
         let output = lease.run_until_lost(work(&lease)).await;
-        if let Err(error) = lease.release().await {
-            warn!(%error, "the lease was not released and runs out");
+        match lease.release().await {
+            // Closing has released it.
+            Ok(_) | Err(Error::Closed) => {}
+            Err(error) => warn!(%error, "the lease was not released and runs out"),
         }
         Ok(output?)
     }
@@ -366,6 +368,7 @@ fn out_of_time(plan: &Plan, lane: &Lane, known: Known, started_at: Instant) -> E
 
 /// Takes the grant over. One whose trust window is already over is released, never returned.
 fn adopt(client: &LeaseClient, plan: &Plan, grant: Grant) -> Result<Lease, Error> {
+    // Of a client that was closed meanwhile, the grant is dropped, which releases it.
     let (lane, keeper) = (client.lane()?.clone(), client.keeper()?.clone());
     let facts = grant.facts();
     let window = Window::new(facts.attempted, facts.expires_in, plan.terms.margin);

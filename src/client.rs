@@ -128,12 +128,12 @@ impl LeaseClient {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn lead(&self, name: impl AsRef<str>, mut work: impl AsyncFnMut(&Lease)) -> Result<(), Error> {
+    pub async fn lead(&self, name: impl AsRef<str>, work: impl AsyncFnOnce(&Lease) + Clone) -> Result<(), Error> {
         let name = LockName::new(name)?;
         let mut failures = 0;
         loop {
             let stood_at = Instant::now();
-            match self.acquire(&name).hold(&mut work).await {
+            match self.acquire(&name).hold(work.clone()).await {
                 Ok(()) | Err(Error::Lost(_)) => failures = 0,
                 Err(Error::Closed) => return Ok(()),
                 Err(

@@ -66,8 +66,11 @@ impl Keeper {
         Self { inbox }
     }
 
-    pub(crate) fn adopt(&self, held: Held) {
-        let _ = self.inbox.send(Command::Adopt(held));
+    /// Keeps the lease renewed. One that comes too late, after the close, is lost and released.
+    pub(crate) fn adopt(&self, held: Held, lane: &Lane) {
+        if let Err(mpsc::error::SendError(Command::Adopt(held))) = self.inbox.send(Command::Adopt(held)) {
+            held.close(lane);
+        }
     }
 
     /// Renews now. Answered once the database has confirmed it; never, when the lease ends first.
@@ -92,6 +95,13 @@ impl Keeper {
 }
 
 impl Held {
+    /// Ends it because the client is closed, and releases it.
+    fn close(&self, lane: &Lane) {
+        if self.belief.lose(LossCause::Closed) {
+            drop(self.release(lane));
+        }
+    }
+
     /// What releases it: until when it is worth trying, the ttl tells.
     pub(crate) fn release(&self, lane: &Lane) -> oneshot::Receiver<Result<ReleaseAnswer, Fault>> {
         let args = ReleaseArgs {
@@ -147,7 +157,7 @@ impl Task {
             };
             tokio::select! {
                 command = self.commands.recv() => match command {
-                    Some(Command::Close(closed)) => return self.close(closed),
+                    Some(Command::Close(closed)) => return self.close(closed).await,
                     Some(command) => self.obey(command),
                     // No handle is left, and so no lease that anybody could use.
                     None => return,
@@ -183,7 +193,12 @@ impl Task {
                     }
                 }
             }
-            Command::LetGo(owner) => drop(self.entries.remove(&owner)),
+            Command::LetGo(owner) => {
+                if let Some(entry) = self.entries.remove(&owner) {
+                    // It may have been lost in the moment before: then that is told first.
+                    entry.is_alive();
+                }
+            }
             Command::Close(_) => unreachable!("run answers it"),
         }
     }
@@ -233,11 +248,19 @@ impl Task {
         }
     }
 
-    fn close(self, closed: oneshot::Sender<()>) {
-        for entry in self.entries.values() {
-            if entry.held.belief.lose(LossCause::Closed) {
-                drop(entry.held.release(&self.lane));
+    async fn close(mut self, closed: oneshot::Sender<()>) {
+        // What was adopted before the inbox closes is in it; whoever comes later is refused.
+        self.commands.close();
+        while let Some(command) = self.commands.recv().await {
+            match command {
+                Command::Adopt(held) => held.close(&self.lane),
+                Command::Close(also) => drop(also.send(())),
+                Command::LetGo(owner) => drop(self.entries.remove(&owner)),
+                Command::Renew(..) => {}
             }
+        }
+        for entry in self.entries.values() {
+            entry.held.close(&self.lane);
         }
         let _ = closed.send(());
     }
@@ -348,3 +371,6 @@ const MIN_PATIENCE: Duration = Duration::from_millis(50);
 const MAX_PATIENCE: Duration = Duration::from_secs(5);
 const RETRY_BASE: Duration = Duration::from_millis(5);
 const RETRY_CAP: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests;

@@ -66,6 +66,14 @@ impl Lane {
         lane
     }
 
+    /// A lane that sends nothing: a test reads what would be sent, and answers.
+    #[cfg(test)]
+    pub(crate) fn scripted() -> (Self, mpsc::UnboundedReceiver<Request>) {
+        let (inbox, requests) = mpsc::unbounded_channel();
+        let last_fault = Arc::default();
+        (Self { inbox, last_fault }, requests)
+    }
+
     /// Asks once. The answer may be `Busy`; the caller asks again.
     pub(crate) async fn acquire(&self, args: AcquireArgs) -> Result<Answer, AskFailed> {
         let (reply, answer) = oneshot::channel();
@@ -99,7 +107,7 @@ impl Lane {
         let _ = self.inbox.send(Request::Abandon(owner));
     }
 
-    /// Answers what has been asked, closes the connection and ends the task.
+    /// Answers what has been asked and closes the connection. Nothing is granted any more.
     pub(crate) async fn close(&self) {
         let (reply, closed) = oneshot::channel();
         if self.inbox.send(Request::Close(reply)).is_ok() {
@@ -196,7 +204,7 @@ pub(crate) enum ReleaseAnswer {
 }
 
 #[derive(Debug)]
-enum Request {
+pub(crate) enum Request {
     Acquire(AcquireRequest),
     Renew {
         leases: Vec<RenewRequest>,
@@ -208,14 +216,14 @@ enum Request {
 }
 
 #[derive(Debug)]
-struct AcquireRequest {
+pub(crate) struct AcquireRequest {
     args: AcquireArgs,
     reply: oneshot::Sender<Result<Answer, AskFailed>>,
 }
 
 #[derive(Debug)]
-struct ReleaseRequest {
-    args: ReleaseArgs,
+pub(crate) struct ReleaseRequest {
+    pub(crate) args: ReleaseArgs,
     until: Instant,
     reply: Option<oneshot::Sender<Result<ReleaseAnswer, Fault>>>,
 }

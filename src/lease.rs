@@ -54,7 +54,7 @@ pub enum Release {
 
 impl Lease {
     pub(crate) fn new(held: Held, keeper: Keeper, lane: Lane, answer_within: Duration) -> Self {
-        keeper.adopt(held.clone());
+        keeper.adopt(held.clone(), &lane);
         Self {
             held,
             keeper,

@@ -47,6 +47,8 @@ async fn bring_up_to_date(conn: &mut PgConnection) -> Result<(), Error> {
     if store::version(conn).await.map_err(failed)? >= latest {
         return Ok(());
     }
+    // sqlx writes its own statements without schemas: a hostile path would choose what they mean.
+    store::pin_search_path(conn).await.map_err(failed)?;
     migrator()
         .run_direct(None, conn, false)
         .await

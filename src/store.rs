@@ -3,7 +3,7 @@
 //! Every name is written with its schema, operators too, so that a hostile `search_path` changes
 //! nothing. What must be set for one statement alone is set inside it with
 //! `set_config(…, true)`; the call of our function takes an argument from that row, so that the
-//! setting comes first. Nothing is ever set on the session, which a pooler leaks or refuses.
+//! setting comes first. Nothing is ever set on the lane's session, which a pooler leaks or refuses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -286,6 +286,14 @@ pub(crate) async fn version(conn: &mut PgConnection) -> Result<Option<i64>, Erro
         .try_get(0)
 }
 
+/// For the whole session, so only where that one is our own and about to end.
+pub(crate) async fn pin_search_path(conn: &mut PgConnection) -> Result<(), Error> {
+    sqlx::query("select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false)")
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
 /// Sends one statement the way the connection needs it. On an error inside the wrapping
 /// transaction that one is rolled back; when even this fails the connection is of no more use.
 async fn fetch(conn: &mut PgConnection, mode: Mode, query: PgQuery<'_>) -> Result<Vec<PgRow>, Error> {
@@ -426,10 +434,12 @@ const SESSION_FACTS: &str = "\
         (select a.backend_start from pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) as a), \
         pg_catalog.current_setting('default_transaction_isolation')";
 
+// An unnest of several arrays cannot be written with its schema; rows from can.
 const END_IDLE_BACKENDS: &str = "\
     select a.pid, a.backend_start, \
         case when a.state operator(pg_catalog.=) 'idle' then not pg_catalog.pg_terminate_backend(a.pid) else true end \
-    from pg_catalog.unnest($1::pg_catalog.int4[], $2::pg_catalog.timestamptz[]) as b (pid, backend_start) \
+    from rows from (pg_catalog.unnest($1::pg_catalog.int4[]), pg_catalog.unnest($2::pg_catalog.timestamptz[])) \
+            as b (pid, backend_start) \
         cross join lateral pg_catalog.pg_stat_get_activity(b.pid) as a \
     where a.backend_start operator(pg_catalog.=) b.backend_start";
 

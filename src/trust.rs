@@ -111,7 +111,7 @@ impl Terms {
                 problem: format!("{:?} is not between 1 ms and half of the ttl, {ttl:?}", terms.margin),
             });
         }
-        if terms.renew_every < MIN_RENEW_EVERY || terms.renew_every + terms.margin > ttl * 3 / 4 {
+        if terms.renew_every < MIN_RENEW_EVERY || terms.renew_every.saturating_add(terms.margin) > ttl * 3 / 4 {
             return Err(Error::InvalidOption {
                 option: "renew_every",
                 problem: format!(
@@ -214,6 +214,7 @@ mod tests {
         assert!(Terms::new(ms(1000), Some(Duration::ZERO), None).is_err());
         assert!(Terms::new(ms(1000), None, Some(ms(700))).is_err());
         assert!(Terms::new(ms(1000), None, Some(ms(1))).is_err());
+        assert!(Terms::new(ms(1000), None, Some(Duration::MAX)).is_err());
         assert!(Terms::new(ms(1000), Some(ms(50)), Some(ms(500))).is_ok());
     }
 

@@ -33,6 +33,9 @@ pub(super) struct Task {
     renewals: Vec<(RenewRequest, mpsc::UnboundedSender<RenewAnswer>)>,
     acquires: Line<AcquireRequest>,
     releases: Line<ReleaseRequest>,
+    /// Nothing is granted any more. Releases are still sent, and the connection made again for a
+    /// late one: a grant may be on its way to somebody who can but let it go.
+    is_closing: bool,
     closers: Vec<tokio::sync::oneshot::Sender<()>>,
 
     session: Option<Session>,
@@ -86,6 +89,7 @@ impl Task {
             renewals: Vec::new(),
             acquires: Line::default(),
             releases: Line::default(),
+            is_closing: false,
             closers: Vec::new(),
             session: None,
             sessions: 0,
@@ -110,8 +114,11 @@ impl Task {
                 }
             }
             self.drop_unwanted();
-            if self.is_done() {
-                break;
+            if self.is_idle() && (self.is_closing || !self.is_open) {
+                self.part().await;
+                if !self.is_open {
+                    break;
+                }
             }
             match self.next_step() {
                 Step::Connect => self.connect().await,
@@ -123,17 +130,21 @@ impl Task {
                 Step::WaitUntil(at) => self.wait_until(at).await,
             }
         }
+    }
+
+    /// Closes the connection, and tells those who have asked for it.
+    async fn part(&mut self) {
         if let Some(session) = self.session.take() {
             let _ = timeout(GOODBYE, session.conn.close()).await;
         }
-        for closer in self.closers {
+        for closer in self.closers.drain(..) {
             let _ = closer.send(());
         }
     }
 
     fn take(&mut self, request: Request) {
         match request {
-            Request::Acquire(request) if self.closers.is_empty() => self.acquires.push(Waiting::new(request)),
+            Request::Acquire(request) if !self.is_closing => self.acquires.push(Waiting::new(request)),
             Request::Acquire(request) => drop(request.reply.send(Err(AskFailed::Closed))),
             Request::Renew { leases, answers } => {
                 self.renewals
@@ -147,6 +158,7 @@ impl Task {
                 }
             }
             Request::Close(closer) => {
+                self.is_closing = true;
                 self.closers.push(closer);
                 for waiting in self.acquires.extract(|_| true) {
                     let _ = waiting.request.reply.send(Err(AskFailed::Closed));
@@ -178,9 +190,8 @@ impl Task {
         }
     }
 
-    fn is_done(&self) -> bool {
-        let closing = !self.is_open || !self.closers.is_empty();
-        closing && self.renewals.is_empty() && self.acquires.is_empty() && self.releases.is_empty()
+    fn is_idle(&self) -> bool {
+        self.renewals.is_empty() && self.acquires.is_empty() && self.releases.is_empty()
     }
 
     fn next_step(&mut self) -> Step {
@@ -442,6 +453,13 @@ impl Task {
 
     fn answer_acquire(&mut self, request: AcquireRequest, attempted: Moment, answer: AcquireOutcome) {
         let answer = match answer {
+            AcquireOutcome::Granted { .. } if self.is_closing => {
+                let AcquireRequest { args, reply } = request;
+                let release = ReleaseRequest::unasked(args.name, args.owner, args.ttl);
+                self.releases.push(Waiting::new(release));
+                let _ = reply.send(Err(AskFailed::Closed));
+                return;
+            }
             AcquireOutcome::Granted { token, expires_in } => Answer::Granted(Grant {
                 facts: Some(GrantFacts {
                     args: request.args,
@@ -551,7 +569,7 @@ impl Task {
             .await;
         match sent {
             Sent::Answered(present) => self.ghosts.probed(&present),
-            Sent::Refused(fault, _) => debug!(error = %fault, "could not ask for given-up connections"),
+            Sent::Refused(fault, _) => warn!(error = %fault, "could not ask for given-up connections"),
             Sent::Cut(_) => {}
         }
     }

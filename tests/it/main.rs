@@ -4,4 +4,12 @@
 
 mod support;
 
+mod cancellation;
+mod dropping;
+mod events;
+mod lease;
+mod loss;
+mod scale;
+mod scoped;
 mod smoke;
+mod waiting;

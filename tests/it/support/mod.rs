@@ -1,5 +1,8 @@
 //! What the tests share: a database with the schema in it, and names nobody else uses.
 
+pub(crate) mod cancelled;
+mod locks;
+
 use std::time::Duration;
 
 use leasehold::{LeaseClient, LeaseClientBuilder};
@@ -7,6 +10,8 @@ use leasehold_testkit::Cluster;
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::sync::OnceCell;
+
+pub(crate) use locks::{LONG, SOON};
 
 /// A database with the schema installed, and a pool of the test's own.
 pub(crate) struct TestDb {

@@ -1,0 +1,239 @@
+//! What the crate tells of its work through `tracing`: past-tense facts with the lease in them.
+//!
+//! Each test runs on one thread, so a subscriber for that thread hears its client alone.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::{FencingToken, LossCause};
+use leasehold_testkit::eventually;
+use tracing::field::{Field, Visit};
+use tracing::span;
+use tracing::subscriber::DefaultGuard;
+use tracing::{Level, Metadata, Subscriber};
+
+use crate::support::{LONG, SOON, TestDb, unique_name};
+
+#[tokio::test]
+async fn clean_life_of_a_lease_is_told_at_debug_and_nothing_louder() {
+    let (db, name) = (TestDb::shared().await, unique_name!());
+    let (heard, _listening) = Heard::listen();
+    let leases = db.client();
+
+    let lease = leases.acquire(&name).ttl(LONG).await.unwrap();
+    lease.renew().await.unwrap();
+    let token = lease.fencing_token();
+    lease.release().await.unwrap();
+    leases.close().await;
+
+    let told = heard.of_lease(&name, token);
+    let messages: Vec<_> = told.iter().map(|event| &*event.message).collect();
+    assert_eq!(
+        messages,
+        ["acquired the lease", "renewed the lease", "released the lease"]
+    );
+    assert!(told.iter().all(|event| event.level == Level::DEBUG), "{told:?}");
+    assert!(heard.louder_than_debug().is_empty(), "{:?}", heard.louder_than_debug());
+}
+
+#[tokio::test]
+async fn every_event_of_a_lease_carries_the_same_owner() {
+    let (db, name) = (TestDb::shared().await, unique_name!());
+    let (heard, _listening) = Heard::listen();
+
+    let lease = db.client().acquire(&name).await.unwrap();
+    lease.renew().await.unwrap();
+    let token = lease.fencing_token();
+    let owner: uuid::Uuid = sqlx::query_scalar("select owner from leasehold.locks where name = $1")
+        .bind(&name)
+        .fetch_one(&db.pool)
+        .await
+        .unwrap();
+    lease.release().await.unwrap();
+
+    let told = heard.of_lease(&name, token);
+    assert_eq!(told.len(), 3);
+    for event in told {
+        assert_eq!(event.fields.get("lease.owner"), Some(&owner.to_string()), "{event:?}");
+    }
+}
+
+#[tokio::test]
+async fn renewal_that_finds_the_row_locked_is_told_as_a_warning_and_retried() {
+    let (db, name) = (TestDb::shared().await, unique_name!());
+    let (heard, _listening) = Heard::listen();
+    let leases = db.builder().ttl(LONG).renew_every(EAGER).build().unwrap();
+    let lease = leases.acquire(&name).await.unwrap();
+    let token = lease.fencing_token();
+    let mut psql = db.pool.begin().await.unwrap();
+    sqlx::query("select from leasehold.locks where name = $1 for update")
+        .bind(&name)
+        .execute(&mut *psql)
+        .await
+        .unwrap();
+
+    let warned = eventually(SOON, "the renewal is told to be retried", async || {
+        let told = heard.of_lease(&name, token);
+        told.into_iter().find(|event| event.level == Level::WARN)
+    })
+    .await;
+    let renewed_before = heard.count(&name, token, "renewed the lease");
+    psql.rollback().await.unwrap();
+
+    assert!(warned.message.contains("will be retried"), "{warned:?}");
+    eventually(SOON, "the retried renewal is told", async || {
+        heard.count(&name, token, "renewed the lease") > renewed_before
+    })
+    .await;
+    assert!(lease.is_held());
+}
+
+#[tokio::test]
+async fn lost_lease_is_told_once_as_an_error_with_its_cause() {
+    let (db, name) = (TestDb::shared().await, unique_name!());
+    let (heard, _listening) = Heard::listen();
+    let leases = db.builder().ttl(LONG).renew_every(EAGER).build().unwrap();
+    let lease = leases.acquire(&name).await.unwrap();
+    let token = lease.fencing_token();
+
+    leases.break_lease(&name).await.unwrap();
+    let lost = lease.lost().await;
+    lease.release().await.unwrap();
+    leases.close().await;
+
+    let told = heard.of_lease(&name, token);
+    let errors: Vec<_> = told.iter().filter(|event| event.level == Level::ERROR).collect();
+    let [error] = errors[..] else { panic!("{errors:?}") };
+    assert_eq!(error.message, "lost the lease");
+    assert_eq!(error.fields.get("cause"), Some(&lost.cause.to_string()));
+}
+
+#[tokio::test]
+async fn lease_dropped_the_moment_it_is_lost_is_told_as_lost_all_the_same() {
+    let (db, names) = (TestDb::shared().await, unique_name!());
+    let (heard, _listening) = Heard::listen();
+    let leases = db.client();
+
+    let one = async |name: String| {
+        let acquire = leases.acquire(&name).hold_at_most(Duration::from_secs(1));
+        let lease = acquire.await.unwrap();
+        let lost = lease.lost().await;
+        drop(lease);
+        (name, lost)
+    };
+    let name = |i| format!("{names}:{i}");
+    let (a, b, c, d) = tokio::join!(one(name(1)), one(name(2)), one(name(3)), one(name(4)));
+    leases.close().await;
+
+    for (name, lost) in [a, b, c, d] {
+        assert_eq!(lost.cause, LossCause::HeldAtMost);
+        let told = heard.of_lease(&name, lost.fencing_token);
+        let losses = told.iter().filter(|event| event.message == "lost the lease");
+        assert_eq!(losses.count(), 1, "{told:?}");
+    }
+}
+
+#[tokio::test]
+async fn hold_that_is_ended_by_closing_the_client_is_told_without_a_warning() {
+    let (db, name) = (TestDb::shared().await, unique_name!());
+    let (heard, _listening) = Heard::listen();
+    let leases = db.client();
+
+    let held = leases
+        .acquire(&name)
+        .ttl(LONG)
+        .hold(async |_| leases.close().await)
+        .await;
+    leases.close().await;
+
+    assert!(held.is_err());
+    db.is_let_go(&name).await;
+    assert!(heard.louder_than_debug().is_empty(), "{:?}", heard.louder_than_debug());
+}
+
+/// A subscriber that keeps every event of this crate.
+#[derive(Debug, Clone, Default)]
+struct Heard {
+    events: Arc<Mutex<Vec<Event>>>,
+}
+
+#[derive(Debug, Clone)]
+struct Event {
+    level: Level,
+    message: String,
+    fields: BTreeMap<&'static str, String>,
+}
+
+impl Heard {
+    fn listen() -> (Self, DefaultGuard) {
+        let heard = Self::default();
+        let listening = tracing::subscriber::set_default(heard.clone());
+        (heard, listening)
+    }
+
+    fn all(&self) -> Vec<Event> {
+        self.events.lock().unwrap().clone()
+    }
+
+    fn of_lease(&self, name: &str, token: FencingToken) -> Vec<Event> {
+        let token = token.to_string();
+        let mut events = self.all();
+        events.retain(|event| {
+            event.fields.get("lease.name").is_some_and(|of| of == name)
+                && event.fields.get("lease.fencing_token") == Some(&token)
+        });
+        events
+    }
+
+    fn count(&self, name: &str, token: FencingToken, message: &str) -> usize {
+        let told = self.of_lease(name, token);
+        told.iter().filter(|event| event.message == message).count()
+    }
+
+    fn louder_than_debug(&self) -> Vec<Event> {
+        let mut events = self.all();
+        events.retain(|event| event.level < Level::DEBUG);
+        events
+    }
+}
+
+impl Subscriber for Heard {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("leasehold")
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        self.events.lock().unwrap().push(Event {
+            level: *event.metadata().level(),
+            message: fields.0.remove("message").unwrap_or_default(),
+            fields: fields.0,
+        });
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[derive(Default)]
+struct Fields(BTreeMap<&'static str, String>);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+}
+
+const EAGER: Duration = Duration::from_millis(50);
