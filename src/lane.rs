@@ -25,6 +25,7 @@
 mod ghosts;
 mod lines;
 mod session;
+mod steps;
 mod task;
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,0 +1,309 @@
+//! The steps of the lane's task: one statement each, and what its answer means to those who asked.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::lines::Waiting;
+use super::session::{Session, Severity, is_read_only};
+use super::task::{SWEEP_EVERY, Sent, Task};
+use super::{AcquireRequest, Answer, AskFailed, Grant, GrantFacts, ReleaseAnswer, ReleaseRequest, RenewAnswer};
+use crate::store::{self, AcquireOutcome, AcquireOutcomes, ReleaseOutcome, RenewOutcome};
+use crate::trust::{Moment, full_jitter, random};
+
+impl Task {
+    pub(super) async fn renew(&mut self) {
+        let Some(mut session) = self.session.take() else { return };
+        let on = session.id();
+        let cap = self.cap(MAX_RENEWALS).min(self.renewals.len());
+        let batch: Vec<_> = self.renewals.drain(..cap).collect();
+        let args: Vec<_> = batch.iter().map(|(renewal, _)| renewal.args.clone()).collect();
+        let patience = batch
+            .iter()
+            .map(|(renewal, _)| renewal.patience)
+            .min()
+            .unwrap_or(MIN_PATIENCE);
+
+        let attempted = Moment::now();
+        let sent = self
+            .exchange(on, patience, async move {
+                let answer = store::renew(&mut session.conn, session.mode, &args).await;
+                (session, answer)
+            })
+            .await;
+
+        let outcomes: HashMap<_, _> = match sent {
+            Sent::Answered(outcomes) => outcomes
+                .into_iter()
+                .map(|(owner, outcome)| (owner, Ok(outcome)))
+                .collect(),
+            Sent::Refused(fault, _) | Sent::Cut(fault) => batch
+                .iter()
+                .map(|(renewal, _)| (renewal.args.owner, Err(Arc::clone(&fault))))
+                .collect(),
+        };
+        for (renewal, answers) in batch {
+            let owner = renewal.args.owner;
+            let outcome = outcomes.get(&owner).cloned().unwrap_or(Ok(RenewOutcome::Busy));
+            let _ = answers.send(RenewAnswer {
+                owner,
+                attempted,
+                outcome,
+            });
+        }
+    }
+
+    pub(super) async fn acquire(&mut self) {
+        let Some(mut session) = self.session.take() else { return };
+        let on = session.id();
+        let batch = self.acquires.take_batch(Instant::now(), self.cap(MAX_ACQUIRES));
+        let args: Vec<_> = batch.iter().map(|waiting| waiting.request.args.clone()).collect();
+        let patience = patience(args.iter().map(|args| args.ttl).min().unwrap_or(MAX_PATIENCE));
+
+        let attempted = Moment::now();
+        let sent = self
+            .exchange(on, patience, async move {
+                let answer = acquire(&mut session, &args).await;
+                (session, answer)
+            })
+            .await;
+
+        match sent {
+            Sent::Answered(AcquireOutcomes { answers, .. }) => {
+                let mut answers: HashMap<_, _> = answers.into_iter().collect();
+                for waiting in batch {
+                    let answer = answers
+                        .remove(&waiting.request.args.owner)
+                        .unwrap_or(AcquireOutcome::Busy);
+                    self.answer_acquire(waiting.request, attempted, answer);
+                }
+            }
+            Sent::Refused(_, Severity::Passing | Severity::TooLong) => {
+                batch
+                    .into_iter()
+                    .for_each(|waiting| self.acquires.push(waiting.later(BUSY_CAP)));
+            }
+            Sent::Refused(_, Severity::Refused) if batch.len() > 1 => {
+                self.acquires.push_front(batch.into_iter().map(Waiting::by_itself));
+            }
+            Sent::Refused(fault, _) => {
+                for waiting in batch {
+                    let _ = waiting.request.reply.send(Err(AskFailed::Refused(Arc::clone(&fault))));
+                }
+            }
+            Sent::Cut(_) => {
+                for waiting in batch {
+                    self.ghosts.haunt(on, &waiting.request.args);
+                    self.acquires.push(waiting.unanswered());
+                }
+            }
+        }
+    }
+
+    fn answer_acquire(&mut self, request: AcquireRequest, attempted: Moment, answer: AcquireOutcome) {
+        let answer = match answer {
+            AcquireOutcome::Granted { .. } if self.is_closing => {
+                let AcquireRequest { args, reply } = request;
+                let release = ReleaseRequest::unasked(args.name, args.owner, args.ttl);
+                self.releases.push(Waiting::new(release));
+                let _ = reply.send(Err(AskFailed::Closed));
+                return;
+            }
+            AcquireOutcome::Granted { token, expires_in } => Answer::Granted(Grant {
+                facts: Some(GrantFacts {
+                    args: request.args,
+                    token,
+                    attempted,
+                    expires_in,
+                }),
+                inbox: self.weak_inbox.clone(),
+            }),
+            AcquireOutcome::Held(by) => Answer::Held(by),
+            AcquireOutcome::Pinned(by) => Answer::Pinned(by),
+            AcquireOutcome::Busy => Answer::Busy,
+        };
+        if let Err(Ok(Answer::Granted(grant))) = request.reply.send(Ok(answer)) {
+            // Not left to its destructor: the inbox may be closed by now.
+            self.releases.push(Waiting::new(grant.accept().into_release()));
+        }
+    }
+
+    pub(super) async fn release(&mut self) {
+        let Some(mut session) = self.session.take() else { return };
+        let on = session.id();
+        let now = Instant::now();
+        let batch = self.releases.take_batch(now, self.cap(MAX_RELEASES));
+        let args: Vec<_> = batch.iter().map(|waiting| waiting.request.args.clone()).collect();
+        let shortest = batch.iter().map(|waiting| waiting.request.until - now).min();
+
+        let sent = self
+            .exchange(on, patience(shortest.unwrap_or(MAX_PATIENCE)), async move {
+                let answer = match &args[..] {
+                    [one] => store::release(&mut session.conn, session.mode, one).await,
+                    many => store::release_many(&mut session.conn, session.mode, many).await,
+                };
+                (session, answer)
+            })
+            .await;
+
+        match sent {
+            Sent::Answered(answers) => {
+                let answers: HashMap<_, _> = answers.into_iter().collect();
+                for waiting in batch {
+                    let answer = answers
+                        .get(&waiting.request.args.owner)
+                        .copied()
+                        .unwrap_or(ReleaseOutcome::Busy);
+                    self.answer_release(waiting, answer);
+                }
+            }
+            Sent::Refused(_, Severity::Passing | Severity::TooLong) => {
+                batch
+                    .into_iter()
+                    .for_each(|waiting| self.releases.push(waiting.later(BUSY_CAP)));
+            }
+            Sent::Refused(_, Severity::Refused) if batch.len() > 1 => {
+                self.releases.push_front(batch.into_iter().map(Waiting::by_itself));
+            }
+            Sent::Refused(fault, _) if is_read_only(&fault) => {
+                batch
+                    .into_iter()
+                    .for_each(|waiting| self.releases.push(waiting.later(BUSY_CAP)));
+            }
+            Sent::Refused(fault, _) => {
+                for mut waiting in batch {
+                    waiting.request.answer(Err(Arc::clone(&fault)));
+                }
+            }
+            Sent::Cut(_) => {
+                batch
+                    .into_iter()
+                    .for_each(|waiting| self.releases.push(waiting.unanswered()));
+            }
+        }
+    }
+
+    fn answer_release(&mut self, mut waiting: Waiting<ReleaseRequest>, answer: ReleaseOutcome) {
+        let answer = match answer {
+            ReleaseOutcome::Busy => return self.releases.push(waiting.later(BUSY_CAP)),
+            ReleaseOutcome::Released => ReleaseAnswer::Released,
+            ReleaseOutcome::HeldOn => ReleaseAnswer::HeldOn,
+            // An earlier try, or the acquire itself, may have been carried out meanwhile.
+            ReleaseOutcome::NotOwner if waiting.unanswered => ReleaseAnswer::Unknown,
+            ReleaseOutcome::NotOwner => ReleaseAnswer::NotOwner,
+        };
+        waiting.request.answer(Ok(answer));
+        // An old statement may still grant the name to this owner: until it cannot, or the ttl is
+        // over, the release goes again.
+        if self.ghosts.haunts(waiting.request.args.owner) {
+            waiting.request.args.hold_at_least = Duration::ZERO;
+            self.releases.push(waiting.later(HAUNTED_CAP));
+        }
+    }
+
+    /// Asks the server which given-up connections it still has.
+    pub(super) async fn probe(&mut self) {
+        self.probe_at = Instant::now() + PROBE_EVERY;
+        let backends = self.ghosts.backends();
+        if backends.is_empty() {
+            return;
+        }
+        let Some(mut session) = self.session.take() else { return };
+        let on = session.id();
+        let sent = self
+            .exchange(on, MAX_PATIENCE, async move {
+                let answer = store::end_idle_backends(&mut session.conn, session.mode, &backends).await;
+                (session, answer)
+            })
+            .await;
+        match sent {
+            Sent::Answered(present) => self.ghosts.probed(&present),
+            Sent::Refused(fault, _) => warn!(error = %fault, "could not ask for given-up connections"),
+            Sent::Cut(_) => {}
+        }
+    }
+
+    pub(super) async fn sweep(&mut self) {
+        let Some(mut session) = self.session.take() else { return };
+        let on = session.id();
+        let sent = self
+            .exchange(on, MAX_PATIENCE, async move {
+                let answer = store::sweep(&mut session.conn, session.mode).await;
+                (session, answer)
+            })
+            .await;
+        let again_in = match sent {
+            Sent::Answered(swept) => {
+                debug!(removed = swept.removed, "swept");
+                match swept.again_in {
+                    Duration::ZERO => SWEEP_PAUSE,
+                    // Not all clients at once.
+                    again_in => again_in + full_jitter(SWEEP_PAUSE * 100, SWEEP_PAUSE * 100, 0, random()),
+                }
+            }
+            Sent::Refused(..) | Sent::Cut(_) => SWEEP_EVERY,
+        };
+        self.sweep_at = Some(Instant::now() + again_in);
+    }
+}
+
+/// Asks for a batch, and makes sure of what was granted.
+async fn acquire(session: &mut Session, args: &[store::AcquireArgs]) -> Result<AcquireOutcomes, sqlx::Error> {
+    let Session { conn, mode, .. } = session;
+    let mut batch = match args {
+        [one] => store::acquire(conn, *mode, one).await?,
+        many => store::acquire_many(conn, *mode, many).await?,
+    };
+    if !batch.replicated {
+        return Ok(batch);
+    }
+    // A cancel during the wait for a synchronous standby is answered as success, with a grant that
+    // only the primary has. A renewal waits for the same standby and is behind the grant in the
+    // log, so that its success vouches for both.
+    let granted: Vec<_> = batch
+        .answers
+        .iter()
+        .filter(|(_, answer)| matches!(answer, AcquireOutcome::Granted { .. }))
+        .filter_map(|(owner, _)| args.iter().find(|args| args.owner == *owner))
+        .map(|args| store::RenewArgs {
+            name: args.name.clone(),
+            owner: args.owner,
+            ttl: args.ttl,
+        })
+        .collect();
+    if granted.is_empty() {
+        return Ok(batch);
+    }
+    let confirmed: HashMap<_, _> = store::renew(conn, *mode, &granted).await?.into_iter().collect();
+    for (owner, answer) in &mut batch.answers {
+        let is_confirmed = matches!(confirmed.get(owner), Some(RenewOutcome::Renewed { .. }));
+        if matches!(answer, AcquireOutcome::Granted { .. }) && !is_confirmed {
+            *answer = AcquireOutcome::Busy;
+        }
+    }
+    Ok(batch)
+}
+
+/// How long an answer may take: a fraction of what rides on it.
+fn patience(ttl: Duration) -> Duration {
+    (ttl / 3).clamp(MIN_PATIENCE, MAX_PATIENCE)
+}
+
+pub(super) const MAX_PATIENCE: Duration = Duration::from_secs(5);
+const MIN_PATIENCE: Duration = Duration::from_millis(100);
+
+// Batches, so capped that a statement takes a small part of the shortest window that rides on it.
+const MAX_RENEWALS: usize = 10_000;
+const MAX_ACQUIRES: usize = 256;
+const MAX_RELEASES: usize = 512;
+
+/// A row that somebody has locked, or a statement that may pass at the next try.
+const BUSY_CAP: Duration = Duration::from_millis(50);
+/// A release that is repeated because an old acquire may still be carried out.
+const HAUNTED_CAP: Duration = Duration::from_millis(500);
+const PROBE_EVERY: Duration = Duration::from_millis(250);
+/// Between two steps of one sweep, so that leases go first.
+const SWEEP_PAUSE: Duration = Duration::from_millis(10);
