@@ -242,11 +242,11 @@ begin
             set search_path = pg_catalog, pg_temp
         as $$
         declare
-            missing   text[];
-            free      text[];
-            blocked   integer := 0;
-            missed    text;
-            locked_at timestamptz;
+            callers_wait constant text := current_setting('lock_timeout');
+            missing      text[];
+            free         text[];
+            missed       text;
+            locked_at    timestamptz;
         begin
             perform leasehold.reject_argument(r.name, leasehold.complaint(r.name, r.owner, r.ttl, r.holder))
             from unnest(
@@ -270,19 +270,21 @@ begin
                     on conflict on constraint locks_pkey do nothing;
                 exception
                     when lock_not_available then
-                        -- Another session is just inserting one of them: the others go on alone.
-                        -- After a few such waits the rest is answered as busy.
+                        -- Another session is just inserting one of them: each goes on alone, with a
+                        -- wait so short that all of them together do not hold up the others.
+                        perform set_config('lock_timeout', '1ms', true);
                         foreach missed in array missing loop
-                            exit when blocked >= 3;
                             begin
                                 insert into leasehold.locks (name, fence, acquired_at, expires_at)
                                 values (missed, 0, clock_timestamp(), clock_timestamp())
                                 on conflict on constraint locks_pkey do nothing;
                             exception
                                 when lock_not_available then
-                                    blocked := blocked + 1;
+                                    -- Answered as busy.
+                                    null;
                             end;
                         end loop;
+                        perform set_config('lock_timeout', callers_wait, true);
                 end;
             end if;
 

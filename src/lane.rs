@@ -13,7 +13,7 @@
 //!
 //! 1. Renewals go before releases, releases and acquires take turns, the sweep goes last.
 //! 2. A batch has one request per name, oldest first, and never waits to fill up.
-//! 3. One bad request never fails its neighbours: a refused batch is sent again one by one.
+//! 3. One bad request never fails its neighbours: a refused batch is sent again in halves.
 //! 4. A statement is never cancelled. Under synchronous replication a cancel turns the wait into
 //!    a success that only the primary knows of.
 //! 5. What a given-up connection may still commit (see [`ghosts`]) is undone until it cannot.

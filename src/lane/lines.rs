@@ -16,8 +16,9 @@ pub(super) struct Waiting<R> {
     pub(super) request: R,
     /// An earlier try was not answered: it may have been carried out.
     pub(super) unanswered: bool,
-    /// Was in a batch that was refused: goes by itself, so that a bad request fails alone.
-    alone: bool,
+    /// The largest batch it may ride in: less after each refused one, so that a bad request ends
+    /// up by itself and fails alone.
+    batch_at_most: usize,
     attempt: u32,
     not_before: Option<Instant>,
 }
@@ -27,14 +28,15 @@ impl<R> Waiting<R> {
         Self {
             request,
             unanswered: false,
-            alone: false,
+            batch_at_most: usize::MAX,
             attempt: 0,
             not_before: None,
         }
     }
 
-    pub(super) fn by_itself(mut self) -> Self {
-        self.alone = true;
+    /// Was in a batch of `refused`, which was refused for one of them.
+    pub(super) fn in_half_of(mut self, refused: usize) -> Self {
+        self.batch_at_most = (refused / 2).max(1);
         self
     }
 
@@ -103,15 +105,17 @@ impl<R: Named> Line<R> {
         let mut batch: Vec<Waiting<R>> = Vec::new();
         let mut names = HashSet::new();
         let mut left = VecDeque::new();
+        let mut most = cap;
         while let Some(waiting) = self.waiting.pop_front() {
-            if batch.len() >= cap || batch.first().is_some_and(|first| first.alone) {
+            if batch.len() >= most {
                 left.push_back(waiting);
                 break;
             }
             let fits = waiting.is_due(now)
-                && (!waiting.alone || batch.is_empty())
+                && batch.len() < waiting.batch_at_most
                 && names.insert(waiting.request.name().clone());
             if fits {
+                most = most.min(waiting.batch_at_most);
                 batch.push(waiting);
             } else {
                 left.push_back(waiting);
@@ -154,3 +158,37 @@ impl Named for ReleaseRequest {
 }
 
 const BACKOFF_BASE: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Named for LockName {
+        fn name(&self) -> &LockName {
+            self
+        }
+    }
+
+    #[test]
+    fn a_bad_request_ends_up_alone_after_few_batches_and_its_neighbours_go_together() {
+        let names = |count: u32| (0..count).map(|number| LockName::new(format!("{number}")).expect("it is short"));
+        for bad in names(256) {
+            let mut line = Line::default();
+            names(256).for_each(|name| line.push(Waiting::new(name)));
+
+            let (mut batches, mut granted, mut refused) = (0, 0, 0);
+            while !line.is_empty() {
+                let batch = line.take_batch(Instant::now(), 256);
+                batches += 1;
+                match batch.len() {
+                    len if batch.iter().all(|waiting| waiting.request != bad) => granted += len,
+                    1 => refused += 1,
+                    len => line.push_front(batch.into_iter().map(|waiting| waiting.in_half_of(len))),
+                }
+            }
+
+            assert_eq!((granted, refused), (255, 1), "{bad}");
+            assert!(batches <= 17, "{bad}: {batches}");
+        }
+    }
+}

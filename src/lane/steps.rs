@@ -87,7 +87,9 @@ impl Task {
                     .for_each(|waiting| self.acquires.push(waiting.later(BUSY_CAP)));
             }
             Sent::Refused(_, Severity::Refused) if batch.len() > 1 => {
-                self.acquires.push_front(batch.into_iter().map(Waiting::by_itself));
+                let refused = batch.len();
+                self.acquires
+                    .push_front(batch.into_iter().map(|waiting| waiting.in_half_of(refused)));
             }
             Sent::Refused(fault, _) => {
                 for waiting in batch {
@@ -166,7 +168,9 @@ impl Task {
                     .for_each(|waiting| self.releases.push(waiting.later(BUSY_CAP)));
             }
             Sent::Refused(_, Severity::Refused) if batch.len() > 1 => {
-                self.releases.push_front(batch.into_iter().map(Waiting::by_itself));
+                let refused = batch.len();
+                self.releases
+                    .push_front(batch.into_iter().map(|waiting| waiting.in_half_of(refused)));
             }
             Sent::Refused(fault, _) if is_read_only(&fault) => {
                 batch

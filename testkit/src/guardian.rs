@@ -130,7 +130,7 @@ impl Drop for Guardian {
 }
 
 /// Where clusters live: short, as the path of a Unix socket has to fit 107 bytes.
-fn parent_dir() -> PathBuf {
+pub(crate) fn parent_dir() -> PathBuf {
     let dir = env::temp_dir();
     if dir.as_os_str().len() <= LONGEST_PARENT {
         dir

@@ -11,6 +11,7 @@ mod cluster;
 mod guardian;
 mod install;
 mod load;
+mod pgbouncer;
 mod proxy;
 mod server;
 pub mod signals;
@@ -18,5 +19,6 @@ mod wait;
 
 pub use cluster::{Builder, Cluster, ClusterError, StopMode};
 pub use load::CpuHog;
+pub use pgbouncer::PgBouncer;
 pub use proxy::FaultProxy;
 pub use wait::{Outcome, eventually};

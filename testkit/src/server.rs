@@ -247,13 +247,13 @@ impl Server {
 /// and takes it back when that process ends. It outlives a stopped server, so the
 /// port is still free when the server starts again.
 #[derive(Debug)]
-struct Port {
+pub(crate) struct Port {
     number: u16,
     _reserved: UdpSocket,
 }
 
 impl Port {
-    fn reserve() -> Result<Self, ClusterError> {
+    pub(crate) fn reserve() -> Result<Self, ClusterError> {
         let span = PORTS.end - PORTS.start;
         let first = u16::try_from(process::id() % u32::from(span)).expect("less than the span");
         let numbers = (0..span).map(|step| PORTS.start + (first + step) % span);
@@ -266,6 +266,10 @@ impl Port {
             })
         });
         reserved.ok_or_else(|| ClusterError::new(format!("no free port in {PORTS:?}")))
+    }
+
+    pub(crate) fn number(&self) -> u16 {
+        self.number
     }
 }
 

@@ -1,17 +1,17 @@
 //! What the crate tells of its work through `tracing`: past-tense facts with the lease in them.
 //!
-//! Each test runs on one thread, so a subscriber for that thread hears its client alone.
+//! Each test and its client run on one thread, which is how their events are told from others'.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use leasehold::{FencingToken, LossCause};
 use leasehold_testkit::eventually;
 use tracing::field::{Field, Visit};
 use tracing::span;
-use tracing::subscriber::DefaultGuard;
 use tracing::{Level, Metadata, Subscriber};
 
 use crate::support::{LONG, SOON, TestDb, unique_name};
@@ -153,7 +153,7 @@ async fn hold_that_is_ended_by_closing_the_client_is_told_without_a_warning() {
     assert!(heard.louder_than_debug().is_empty(), "{:?}", heard.louder_than_debug());
 }
 
-/// A subscriber that keeps every event of this crate.
+/// The events of this crate on one thread.
 #[derive(Debug, Clone, Default)]
 struct Heard {
     events: Arc<Mutex<Vec<Event>>>,
@@ -167,10 +167,16 @@ struct Event {
 }
 
 impl Heard {
-    fn listen() -> (Self, DefaultGuard) {
+    fn listen() -> (Self, Listening) {
+        static INSTALL: Once = Once::new();
+        INSTALL.call_once(|| {
+            tracing::subscriber::set_global_default(ByThread).expect("nobody else listens");
+            // A callsite that another thread has just met may have been told that nobody does.
+            tracing::callsite::rebuild_interest_cache();
+        });
         let heard = Self::default();
-        let listening = tracing::subscriber::set_default(heard.clone());
-        (heard, listening)
+        LISTENING.set(Some(heard.clone()));
+        (heard, Listening)
     }
 
     fn all(&self) -> Vec<Event> {
@@ -199,7 +205,20 @@ impl Heard {
     }
 }
 
-impl Subscriber for Heard {
+/// Ends when dropped.
+struct Listening;
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        LISTENING.set(None);
+    }
+}
+
+/// Hands each event to whoever listens on its thread. There is one for the process: of several,
+/// tracing may ask the wrong one whether a new callsite is of interest, and remember the answer.
+struct ByThread;
+
+impl Subscriber for ByThread {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target().starts_with("leasehold")
     }
@@ -215,10 +234,15 @@ impl Subscriber for Heard {
     fn event(&self, event: &tracing::Event<'_>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        self.events.lock().unwrap().push(Event {
+        let event = Event {
             level: *event.metadata().level(),
             message: fields.0.remove("message").unwrap_or_default(),
             fields: fields.0,
+        };
+        LISTENING.with_borrow(|heard| {
+            if let Some(heard) = heard {
+                heard.events.lock().unwrap().push(event);
+            }
         });
     }
 
@@ -237,3 +261,7 @@ impl Visit for Fields {
 }
 
 const EAGER: Duration = Duration::from_millis(50);
+
+thread_local! {
+    static LISTENING: RefCell<Option<Heard>> = const { RefCell::new(None) };
+}

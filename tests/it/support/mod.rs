@@ -1,7 +1,13 @@
 //! What the tests share: a database with the schema in it, and names nobody else uses.
 
 pub(crate) mod cancelled;
+pub(crate) mod faults;
+pub(crate) mod hostile;
+pub(crate) mod install;
 mod locks;
+pub(crate) mod quiet;
+pub(crate) mod roles;
+pub(crate) mod sql;
 
 use std::time::Duration;
 

@@ -1,0 +1,57 @@
+CARGO    ?= cargo
+# Not --all-features: tls-native-tls needs OpenSSL's headers, which a bare machine does not have.
+FEATURES := leasehold/serde
+
+# The tests drive the real sqlx-cli.
+export LEASEHOLD_SQLX_CLI := $(CURDIR)/target/tools/bin/sqlx
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test soak fmt lint docs deny setup clean
+
+help: ## This list.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## A paused worker's stale write, refused by PostgreSQL. Uses DATABASE_URL when set.
+	@[ -n "$$DATABASE_URL" ] || scripts/setup postgres
+	$(CARGO) run --quiet --example demo
+
+# The integration tests come last, so that their closing line does. Everything is built for the whole
+# workspace: fewer packages at a time would mean other features of their dependencies, built anew.
+test: setup lint docs deny ## Every check: format, lints, docs, licences, demo, tests.
+	$(CARGO) build --workspace --examples --features $(FEATURES)
+	env -u DATABASE_URL $(CARGO) run --quiet --example demo --features $(FEATURES)
+	$(CARGO) test --workspace --features $(FEATURES) --doc
+	$(CARGO) test --workspace --features $(FEATURES) --lib --bins --examples
+	$(CARGO) test --workspace --features $(FEATURES) --test it
+
+soak: setup ## The long tests, a million cycles and more, with their figures.
+	$(CARGO) test --release --features $(FEATURES) --test it -- --ignored --nocapture --test-threads=1
+
+fmt: ## Formats the Rust code.
+	$(CARGO) fmt --all
+
+lint: ## Format check, and clippy with warnings as errors.
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --features $(FEATURES) -- -D warnings
+	$(CARGO) clippy --lib --features tls-rustls-ring-webpki -- -D warnings
+
+docs: ## The API documentation, warnings as errors.
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --features $(FEATURES)
+
+# A commit's licences stay as they are, its advisories are as new as the database that can be reached.
+deny: ## Licences and advisories, when cargo-deny is there.
+	@if ! $(CARGO) deny --version >/dev/null 2>&1; then \
+		echo 'cargo-deny is not installed: licences and advisories are not checked'; \
+	else \
+		$(CARGO) deny check bans licenses sources && \
+		if $(CARGO) deny fetch db >/dev/null 2>&1; then $(CARGO) deny --offline check advisories; \
+		else echo 'the advisory database is out of reach: advisories are not checked'; fi; \
+	fi
+
+setup: ## Installs what the tests need and is missing.
+	scripts/setup
+
+clean: ## Removes everything built, the tools too.
+	rm -rf target
+	$(CARGO) clean

@@ -1,0 +1,115 @@
+//! PgBouncer in transaction mode: each statement may meet another server session.
+
+use std::time::Duration;
+
+use leasehold::{Error, LeaseClient, Release};
+use leasehold_testkit::{Cluster, PgBouncer, eventually};
+use uuid::Uuid;
+
+use crate::support::SOON;
+use crate::support::TestDb;
+
+#[tokio::test]
+async fn clients_share_two_server_sessions_of_a_transaction_pooler_without_an_error() {
+    let Some(pgbouncer) = pgbouncer().await else { return };
+    let (db, application) = (TestDb::own("faults_pooler").await, format!("pooler-{}", Uuid::new_v4()));
+    let behind = TestDb::with(pgbouncer.options(&db.options)).as_application(&application);
+    let clients: Vec<LeaseClient> = (0..4)
+        .map(|_| behind.builder().pooler(true).ttl(TTL).build().unwrap())
+        .collect();
+
+    // Leases that are renewed meanwhile, and cycles of names of one's own and of a name for all.
+    let mut held = Vec::new();
+    for (number, client) in clients.iter().enumerate() {
+        held.push(client.acquire(format!("held:{number}")).await.unwrap());
+    }
+    let tasks: Vec<_> = (0..16)
+        .map(|number| tokio::spawn(cycles(clients[number % clients.len()].clone(), number)))
+        .collect();
+    let mut tokens = Vec::new();
+    for task in tasks {
+        tokens.extend(task.await.unwrap());
+    }
+    eventually(SOON, "the leases have outlived their ttl", async || {
+        let oldest = "select min(extract(epoch from clock_timestamp() - held_since))::float8 from leasehold.held";
+        let oldest: f64 = sqlx::query_scalar(oldest).fetch_one(&db.pool).await.unwrap();
+        oldest > TTL.as_secs_f64() * 1.5
+    })
+    .await;
+
+    let sessions = db.backends(&application).await.len();
+    assert!((1..=2).contains(&sessions), "{sessions} server sessions");
+    let grants = tokens.len();
+    tokens.sort_unstable();
+    tokens.dedup();
+    assert_eq!(tokens.len(), grants, "every grant has a token of its own");
+    for lease in held {
+        assert!(lease.is_held());
+        lease.renew().await.unwrap();
+        assert_eq!(lease.release().await.unwrap(), Release::Released);
+    }
+    for client in clients {
+        client.close().await;
+    }
+    let left: i64 = sqlx::query_scalar("select count(*) from leasehold.held")
+        .fetch_one(&db.pool)
+        .await
+        .unwrap();
+    assert_eq!(left, 0);
+}
+
+#[tokio::test]
+async fn pooler_that_restarts_costs_no_lease() {
+    let Some(pgbouncer) = pgbouncer().await else { return };
+    let db = TestDb::own("faults_pooler_restarts").await;
+    let proxy =
+        leasehold_testkit::FaultProxy::start(([127, 0, 0, 1], pgbouncer.options(&db.options).get_port()).into());
+    let leases = db.through(&proxy).builder().pooler(true).ttl(TTL * 5).build().unwrap();
+    let lease = leases.acquire("kept").await.unwrap();
+
+    for round in 0..4 {
+        proxy.hold_replies_after_execute("leasehold.acquire");
+        let asked = proxy.wait_for_execute("leasehold.acquire");
+        let acquiring = tokio::spawn(leases.acquire(format!("asked:{round}")).into_future());
+        asked.await;
+        proxy.reset();
+        let asked = acquiring.await.unwrap().unwrap();
+        assert_eq!(asked.release().await.unwrap(), Release::Released);
+    }
+    lease.renew().await.unwrap();
+
+    assert!(lease.is_held());
+    assert_eq!(lease.release().await.unwrap(), Release::Released);
+    db.assert_free_soon("asked:3").await;
+}
+
+/// Acquires and releases again and again; any error ends the test.
+async fn cycles(client: LeaseClient, number: usize) -> Vec<i64> {
+    let mut tokens = Vec::new();
+    for _ in 0..30 {
+        let own = client.acquire(format!("own:{number}")).await.unwrap();
+        tokens.push(own.fencing_token().get());
+        match client.try_acquire("for all").await {
+            Ok(Some(shared)) => {
+                tokens.push(shared.fencing_token().get());
+                assert_eq!(shared.release().await.unwrap(), Release::Released);
+            }
+            // Somebody else was about to acquire it for all of the time that was given.
+            Ok(None) | Err(Error::Busy { .. }) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+        assert_eq!(own.release().await.unwrap(), Release::Released);
+    }
+    tokens
+}
+
+/// `None` only where somebody has said that there shall be none.
+async fn pgbouncer() -> Option<PgBouncer> {
+    if std::env::var_os("LEASEHOLD_SKIP_PGBOUNCER").is_some() {
+        return None;
+    }
+    let started = PgBouncer::try_start(Cluster::shared().await, 2).await;
+    Some(started.unwrap_or_else(|error| panic!("{error}\n(LEASEHOLD_SKIP_PGBOUNCER=1 leaves these tests out)")))
+}
+
+const TTL: Duration = Duration::from_secs(2);
