@@ -66,6 +66,7 @@ async fn uncontended_cycle_costs_one_flush() {
     let after_naive = quiet.flushes(&mut session).await;
 
     let (lane, naive) = (after_leases - before, after_naive - after_leases);
+    eprintln!("{cycles} cycles cost {lane} flushes on the lane, and {naive} as two plain statements");
     assert!(
         (cycles..cycles + cycles / 10).contains(&lane),
         "{lane} flushes in {cycles} cycles"
@@ -271,6 +272,7 @@ async fn table_stays_small_over_a_million_cycles() {
         .fetch_one(&mut session)
         .await
         .unwrap();
+    eprintln!("locks and its index have {size} bytes after a million cycles");
     assert!(size < 2_000_000, "{size} bytes");
     assert_hot(&db, 2_000_000).await;
 }
@@ -309,6 +311,10 @@ async fn one_shot_names_are_swept_in_time_beside_a_million_held_leases() {
     let held = sqlx::query_scalar::<_, i64>("select count(*) from leasehold.locks where name like 'held %'");
     assert_eq!(held.fetch_one(&mut session).await.unwrap(), 1_000_000);
     let slowest = Duration::from_micros(SLOWEST_US.load(std::sync::atomic::Ordering::Relaxed));
+    eprintln!(
+        "swept {:?} after the last use, the slowest cycle meanwhile {slowest:?}",
+        last_used_at.elapsed()
+    );
     assert!(
         !slowest.is_zero() && slowest < Duration::from_secs(1),
         "a cycle took {slowest:?}"
@@ -375,6 +381,7 @@ async fn assert_hot(db: &TestDb, updates: i64) {
         Some(counted).filter(|(updated, _)| *updated >= updates)
     })
     .await;
+    eprintln!("{hot} of {updated} updates were HOT");
     assert!(hot * 10 > updated * 9, "{hot} of {updated} updates were HOT");
 }
 
