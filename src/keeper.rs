@@ -156,6 +156,9 @@ impl Task {
                 }
             };
             tokio::select! {
+                // All that has come is heard before anything is asked: a look goes through every
+                // lease, and one look for each of ten thousand answers would starve them.
+                biased;
                 command = self.commands.recv() => match command {
                     Some(Command::Close(closed)) => return self.close(closed).await,
                     Some(command) => self.obey(command),

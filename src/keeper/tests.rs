@@ -135,6 +135,19 @@ async fn leases_that_are_due_soon_are_renewed_in_one_request() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn all_that_has_come_is_heard_before_anything_is_asked() {
+    let (keeper, mut lane) = scripted();
+    let overdue: Vec<_> = (0..100).map(|_| due_in(RENEW_EVERY)).collect();
+    advance(RENEW_EVERY * 2).await;
+
+    for held in &overdue {
+        keeper.adopt(held.clone());
+    }
+
+    assert_eq!(lane.asked().await.owners().len(), overdue.len());
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_lost_lease_does_not_take_its_neighbours_along() {
     let (keeper, mut lane) = scripted();
     let (lost, kept, busy) = (keeper.adopt_one(), keeper.adopt_one(), keeper.adopt_one());

@@ -60,16 +60,21 @@ dropped_everywhere! {
     dropped_fence_leaves_the_transaction_to_be_rolled_back: |stage, name, when| {
         let lease = stage.lease(name).await;
         let mut tx = stage.pool.begin().await.unwrap();
-        let fenced = dropped(when, lease.fence(&mut tx)).await;
-        if let Some(fenced) = fenced {
-            fenced.unwrap();
-            tx.commit().await.unwrap();
+        match dropped(when, lease.fence(&mut tx)).await {
+            Some(fenced) => {
+                fenced.unwrap();
+                tx.commit().await.unwrap();
+            }
+            None => drop(tx),
         }
+        stage.no_transaction_is_open().await;
     };
 
     dropped_begin_leaves_no_transaction: |stage, name, when| {
         let lease = stage.lease(name).await;
         drop(dropped(when, lease.begin(&stage.pool)).await);
+        // Looked for each time: whoever takes the connection next would end it unawares.
+        stage.no_transaction_is_open().await;
     };
 
     dropped_hold_releases: |stage, name, when| {
@@ -158,6 +163,7 @@ async fn thousands_of_operations_dropped_at_random_moments_leave_nothing_behind(
             while let Some(done) = tasks.join_next().await {
                 was_dropped += usize::from(done.unwrap());
             }
+            stage.no_transaction_is_open().await;
         }
     }
     was_dropped += tasks.join_all().await.into_iter().filter(|dropped| *dropped).count();

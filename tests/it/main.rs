@@ -10,6 +10,7 @@ mod durability;
 mod events;
 mod fence;
 mod fence_counterexamples;
+mod fence_snapshot;
 mod grant_order;
 mod lease;
 mod loss;

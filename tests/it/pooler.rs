@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leasehold::{Error, LeaseClient, Release};
 use leasehold_testkit::{Cluster, PgBouncer, eventually};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::support::SOON;
@@ -71,7 +72,7 @@ async fn pooler_that_restarts_costs_no_lease() {
         proxy.hold_replies_after_execute("leasehold.acquire");
         let asked = proxy.wait_for_execute("leasehold.acquire");
         let acquiring = tokio::spawn(leases.acquire(format!("asked:{round}")).into_future());
-        asked.await;
+        timeout(SOON, asked).await.expect("it is asked for");
         proxy.reset();
         let asked = acquiring.await.unwrap().unwrap();
         assert_eq!(asked.release().await.unwrap(), Release::Released);

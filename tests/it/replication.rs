@@ -23,7 +23,7 @@ async fn acquires_of_a_cut_off_primary_end_in_time_report_no_grant_and_leave_not
     pair.cut_off();
     let mut answers = Vec::new();
     let mut most_waiting = 0;
-    for attempt in 0..8 {
+    for attempt in 0..ATTEMPTS {
         let acquire = leases.acquire(format!("attempt:{attempt}")).ttl(MINUTE).try_acquire();
         answers.push(timeout(SOON, acquire).await.expect("answered in time"));
         most_waiting = most_waiting.max(pair.waiting(&application).await);
@@ -38,7 +38,7 @@ async fn acquires_of_a_cut_off_primary_end_in_time_report_no_grant_and_leave_not
     assert!((1..=2).contains(&most_waiting), "{most_waiting} backends waited");
     // Renewals wait like everything else: the window ends, before the database may grant again.
     assert_eq!(lost.fencing_token.get(), lost_in_time.token);
-    for attempt in 0..8 {
+    for attempt in 0..ATTEMPTS {
         pair.db.assert_free_soon(&format!("attempt:{attempt}")).await;
     }
     // Whatever was under way has ended by then, and still nothing is held by nobody.
@@ -46,7 +46,7 @@ async fn acquires_of_a_cut_off_primary_end_in_time_report_no_grant_and_leave_not
         pair.db.backends(&application).await.len() == 1
     })
     .await;
-    for attempt in 0..8 {
+    for attempt in 0..ATTEMPTS {
         let lease = leases
             .acquire(format!("attempt:{attempt}"))
             .ttl(MINUTE)
@@ -61,7 +61,7 @@ async fn acquires_of_a_cut_off_primary_end_in_time_report_no_grant_and_leave_not
 async fn cancel_by_somebody_else_does_not_make_a_grant_of_what_only_the_primary_has() {
     let pair = Pair::start().await;
     let application = pair.application();
-    let leases = pair.client(&application, Duration::from_secs(3));
+    let leases = pair.client(&application, Duration::from_millis(1500));
 
     pair.cut_off();
     let acquiring = tokio::spawn(leases.acquire("cancelled").ttl(MINUTE).try_acquire());
@@ -99,7 +99,7 @@ async fn cancel_by_somebody_else_does_not_make_a_grant_of_what_only_the_primary_
 async fn backend_terminated_while_it_waits_for_the_standby_does_not_make_a_grant_either() {
     let pair = Pair::start().await;
     let application = pair.application();
-    let leases = pair.client(&application, Duration::from_secs(3));
+    let leases = pair.client(&application, Duration::from_millis(1500));
 
     pair.cut_off();
     let acquiring = tokio::spawn(leases.acquire("terminated").ttl(MINUTE).try_acquire());
@@ -220,4 +220,5 @@ impl Pair {
     }
 }
 
+const ATTEMPTS: usize = 5;
 const MINUTE: Duration = Duration::from_secs(60);

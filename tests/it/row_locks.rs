@@ -89,8 +89,9 @@ async fn release_that_finds_the_row_locked_is_repeated_until_the_name_is_free() 
     let mut session = locking(&db, FOR_UPDATE, &name).await;
     let first = proxy.wait_for_execute("leasehold.release");
     let releasing = tokio::spawn(lease.release());
-    first.await;
-    proxy.wait_for_execute("leasehold.release").await;
+    timeout(SOON, first).await.expect("the release is sent");
+    let second = proxy.wait_for_execute("leasehold.release");
+    timeout(SOON, second).await.expect("the release is sent again");
     let held_meanwhile = db.is_held(&name).await;
     session.execute("rollback").await.unwrap();
 

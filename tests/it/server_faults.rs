@@ -101,6 +101,7 @@ async fn server_that_ends_idle_sessions_costs_neither_leases_nor_answers() {
         .execute("alter database faults_idle set idle_session_timeout = '50ms'")
         .await
         .unwrap();
+    let watcher = TestDb::with(db.options.clone().options([("idle_session_timeout", "0")]));
     let (name, application, proxy) = (unique_name!(), application(), db.proxy());
     let leases = db
         .as_application(&application)
@@ -116,12 +117,12 @@ async fn server_that_ends_idle_sessions_costs_neither_leases_nor_answers() {
     lease.renew().await.unwrap();
     for _ in 0..3 {
         eventually(SOON, "the session is ended", async || {
-            db.backends(&application).await.is_empty()
+            watcher.backends(&application).await.is_empty()
         })
         .await;
         let other = leases.try_acquire(format!("{name}:other")).await.unwrap().unwrap();
         eventually(SOON, "the session is ended", async || {
-            db.backends(&application).await.is_empty()
+            watcher.backends(&application).await.is_empty()
         })
         .await;
         assert_eq!(other.release().await.unwrap(), Release::Released);
@@ -153,7 +154,9 @@ async fn grant_that_an_old_connection_makes_after_its_release_is_undone() {
     .await;
     let released = proxy.wait_for_execute("leasehold.release");
     acquiring.abort();
-    released.await;
+    timeout(SOON, released)
+        .await
+        .expect("a release is sent for whoever has gone");
     // The compensating release has found nothing; only now is the grant made.
     let granted_before = db.row(&name).await.map_or(0, |row| row.token);
     gatekeeper.execute("select pg_advisory_unlock(7)").await.unwrap();
