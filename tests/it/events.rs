@@ -111,6 +111,23 @@ async fn lost_lease_is_told_once_as_an_error_with_its_cause() {
 }
 
 #[tokio::test]
+async fn lease_that_ran_out_is_told_as_lost_while_its_holder_still_has_it() {
+    let (db, name) = (TestDb::shared().await, unique_name!());
+    let (heard, _listening) = Heard::listen();
+    let acquire = db.client().acquire(&name).ttl(Duration::from_secs(1)).manual_renewal();
+    let lease = acquire.await.unwrap();
+
+    let lost = lease.lost().await;
+
+    assert_eq!(lost.cause, LossCause::Expired);
+    eventually(SOON, "the loss is told", async || {
+        heard.count(&name, lost.fencing_token, "lost the lease") == 1
+    })
+    .await;
+    assert!(!lease.is_held());
+}
+
+#[tokio::test]
 async fn lease_dropped_the_moment_it_is_lost_is_told_as_lost_all_the_same() {
     let (db, names) = (TestDb::shared().await, unique_name!());
     let (heard, _listening) = Heard::listen();
