@@ -188,8 +188,9 @@ pub(crate) async fn sweep(conn: &mut PgConnection, mode: Mode) -> Result<Swept, 
     })
 }
 
-pub(crate) async fn session_facts(conn: &mut PgConnection, prepared: bool) -> Result<SessionFacts, Error> {
-    let row = sqlx::query(SESSION_FACTS).persistent(prepared).fetch_one(conn).await?;
+pub(crate) async fn session_facts(conn: &mut PgConnection, mode: Mode) -> Result<SessionFacts, Error> {
+    let rows = fetch(conn, mode, sqlx::query(SESSION_FACTS)).await?;
+    let row = rows.first().ok_or(Error::RowNotFound)?;
     Ok(SessionFacts {
         backend: Backend {
             pid: row.try_get(0)?,

@@ -33,14 +33,16 @@ impl Session {
             .statement_cache_capacity(STATEMENTS)
             .disable_statement_logging();
         let mut conn = PgConnection::connect_with(&options).await?;
-        let facts = store::session_facts(&mut conn, !pooler).await?;
+        let mut mode = Mode {
+            prepared: !pooler,
+            wrapped: pooler,
+        };
+        let facts = store::session_facts(&mut conn, mode).await?;
+        // Read committed is what the protocol is written for.
+        mode.wrapped |= facts.isolation != "read committed";
         Ok(Self {
             conn,
-            mode: Mode {
-                prepared: !pooler,
-                // Read committed is what the protocol is written for.
-                wrapped: pooler || facts.isolation != "read committed",
-            },
+            mode,
             id: SessionId {
                 number,
                 backend: (!pooler).then_some(facts.backend),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{Error, LeaseClient, Release};
-use leasehold_testkit::{Cluster, PgBouncer, eventually};
+use leasehold_testkit::{Cluster, FaultProxy, PgBouncer, eventually};
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -16,7 +16,15 @@ async fn clients_share_two_server_sessions_of_a_transaction_pooler_without_an_er
     let (db, application) = (TestDb::own("faults_pooler").await, format!("pooler-{}", Uuid::new_v4()));
     let behind = TestDb::with(pgbouncer.options(&db.options)).as_application(&application);
     let clients: Vec<LeaseClient> = (0..4)
-        .map(|_| behind.builder().pooler(true).ttl(TTL).build().unwrap())
+        .map(|_| {
+            behind
+                .builder()
+                .pooler(true)
+                .ttl(TTL)
+                .renew_every(TTL / 20)
+                .build()
+                .unwrap()
+        })
         .collect();
 
     // Leases that are renewed meanwhile, and cycles of names of one's own and of a name for all.
@@ -31,10 +39,11 @@ async fn clients_share_two_server_sessions_of_a_transaction_pooler_without_an_er
     for task in tasks {
         tokens.extend(task.await.unwrap());
     }
-    eventually(SOON, "the leases have outlived their ttl", async || {
-        let oldest = "select min(extract(epoch from clock_timestamp() - held_since))::float8 from leasehold.held";
-        let oldest: f64 = sqlx::query_scalar(oldest).fetch_one(&db.pool).await.unwrap();
-        oldest > TTL.as_secs_f64() * 1.5
+    eventually(SOON, "the leases have been renewed", async || {
+        let renewed = "select min(extract(epoch from expires_at - acquired_at))::float8
+            from leasehold.locks where name like 'held:%'";
+        let renewed: f64 = sqlx::query_scalar(renewed).fetch_one(&db.pool).await.unwrap();
+        renewed > TTL.as_secs_f64() + 1.0
     })
     .await;
 
@@ -60,12 +69,40 @@ async fn clients_share_two_server_sessions_of_a_transaction_pooler_without_an_er
 }
 
 #[tokio::test]
-async fn pooler_that_restarts_costs_no_lease() {
+async fn every_new_connection_through_the_pooler_serves_at_its_first_try() {
     let Some(pgbouncer) = pgbouncer().await else { return };
-    let db = TestDb::own("faults_pooler_restarts").await;
-    let proxy =
-        leasehold_testkit::FaultProxy::start(([127, 0, 0, 1], pgbouncer.options(&db.options).get_port()).into());
-    let leases = db.through(&proxy).builder().pooler(true).ttl(TTL * 5).build().unwrap();
+    let db = TestDb::own("faults_pooler_connects").await;
+    let proxy = proxy(&pgbouncer, &db);
+    let behind = db.through(&proxy);
+
+    let tasks: Vec<_> = (0..CONNECTIONS)
+        .map(|number| {
+            let client = behind
+                .builder()
+                .pooler(true)
+                .ttl(TTL)
+                .answer_within(SOON)
+                .build()
+                .unwrap();
+            tokio::spawn(async move {
+                let lease = client.acquire(format!("own:{number}")).await.unwrap();
+                lease.release().await
+            })
+        })
+        .collect();
+    for task in tasks {
+        assert_eq!(task.await.unwrap().unwrap(), Release::Released);
+    }
+
+    assert_eq!(proxy.accepted(), CONNECTIONS);
+}
+
+#[tokio::test]
+async fn broken_connection_to_the_pooler_costs_no_lease() {
+    let Some(pgbouncer) = pgbouncer().await else { return };
+    let db = TestDb::own("faults_pooler_breaks").await;
+    let proxy = proxy(&pgbouncer, &db);
+    let leases = db.through(&proxy).builder().pooler(true).ttl(TTL).build().unwrap();
     let lease = leases.acquire("kept").await.unwrap();
 
     for round in 0..4 {
@@ -104,6 +141,10 @@ async fn cycles(client: LeaseClient, number: usize) -> Vec<i64> {
     tokens
 }
 
+fn proxy(pgbouncer: &PgBouncer, db: &TestDb) -> FaultProxy {
+    FaultProxy::start(([127, 0, 0, 1], pgbouncer.options(&db.options).get_port()).into())
+}
+
 /// `None` only where somebody has said that there shall be none.
 async fn pgbouncer() -> Option<PgBouncer> {
     if std::env::var_os("LEASEHOLD_SKIP_PGBOUNCER").is_some() {
@@ -113,4 +154,5 @@ async fn pgbouncer() -> Option<PgBouncer> {
     Some(started.unwrap_or_else(|error| panic!("{error}\n(LEASEHOLD_SKIP_PGBOUNCER=1 leaves these tests out)")))
 }
 
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(10);
+const CONNECTIONS: u64 = 80;

@@ -98,7 +98,7 @@ async fn crashed_server_comes_back_with_its_leases_and_higher_tokens() {
 async fn server_that_ends_idle_sessions_costs_neither_leases_nor_answers() {
     let db = TestDb::own("faults_idle").await;
     db.pool
-        .execute("alter database faults_idle set idle_session_timeout = '50ms'")
+        .execute("alter database faults_idle set idle_session_timeout = '200ms'")
         .await
         .unwrap();
     let watcher = TestDb::with(db.options.clone().options([("idle_session_timeout", "0")]));
@@ -107,12 +107,12 @@ async fn server_that_ends_idle_sessions_costs_neither_leases_nor_answers() {
         .as_application(&application)
         .through(&proxy)
         .builder()
-        .ttl(MINUTE / 20)
+        .ttl(MINUTE / 10)
         .build()
         .unwrap();
     let lease = leases.acquire(&name).await.unwrap();
 
-    // Its renewals come a second apart, each to a session that is gone.
+    // Its renewals come two seconds apart, each to a session that is gone.
     eventually(SOON, "several sessions were ended", async || proxy.accepted() >= 3).await;
     lease.renew().await.unwrap();
     for _ in 0..3 {
@@ -181,13 +181,12 @@ async fn full_pool_keeps_nobody_from_acquiring_renewing_and_releasing() {
     let (db, name) = (TestDb::shared().await, unique_name!());
     let pool = PgPoolOptions::new()
         .max_connections(2)
-        .acquire_timeout(Duration::from_millis(50))
         .connect_with(db.options.clone())
         .await
         .unwrap();
     let (mut first, mut second) = (pool.begin().await.unwrap(), pool.begin().await.unwrap());
     let leases = leasehold::LeaseClient::builder(pool.clone())
-        .ttl(MINUTE / 60)
+        .ttl(MINUTE / 20)
         .build()
         .unwrap();
 
@@ -204,11 +203,11 @@ async fn full_pool_keeps_nobody_from_acquiring_renewing_and_releasing() {
             .fetch_one(&db.pool)
             .await
             .unwrap();
-        age > 2.5
+        age > 4.0
     })
     .await;
 
-    assert!(pool.acquire().await.is_err(), "the pool is full");
+    assert_eq!((pool.size(), pool.num_idle()), (2, 0), "the pool is full");
     for lease in held {
         assert!(lease.is_held());
         lease.renew().await.unwrap();

@@ -6,6 +6,7 @@ use leasehold::Error;
 use leasehold_testkit::{Cluster, eventually};
 use sqlx::migrate::MigrateError;
 use sqlx::{Connection, PgConnection};
+use tokio::time::timeout;
 
 use crate::support::TestDb;
 use crate::support::hostile::hostile_schema;
@@ -51,7 +52,9 @@ async fn a_failed_run_installs_nothing_of_its_file_and_leaves_no_advisory_lock_b
         .unwrap();
 
     for _ in 0..3 {
-        let failed = leasehold::migrate(&db.pool).await.unwrap_err();
+        // A lock left behind by the run before would make this one wait for ever.
+        let failed = timeout(LONG, leasehold::migrate(&db.pool)).await.unwrap();
+        let failed = failed.unwrap_err();
 
         let Error::Migrate {
             source: MigrateError::ExecuteMigration(_, file),
@@ -91,7 +94,7 @@ async fn a_dropped_run_leaves_no_advisory_lock_behind_and_the_next_one_installs(
     let db = TestDb::empty("migrate_dropped").await;
 
     for pause in 0..40 {
-        let _ = tokio::time::timeout(Duration::from_millis(pause), leasehold::migrate(&db.pool)).await;
+        let _ = timeout(Duration::from_millis(pause), leasehold::migrate(&db.pool)).await;
     }
 
     no_advisory_lock(&db).await;
@@ -177,7 +180,7 @@ async fn a_missing_schema_is_an_error_that_names_the_remedy() {
 async fn no_advisory_lock(db: &TestDb) {
     let locks = "select count(*) from pg_locks as l join pg_database as d on d.oid = l.database
         where l.locktype = 'advisory' and d.datname = current_database()";
-    eventually(Duration::from_secs(20), "no advisory lock is left", async || {
+    eventually(LONG, "no advisory lock is left", async || {
         sqlx::query_scalar::<_, i64>(locks).fetch_one(&db.pool).await.unwrap() == 0
     })
     .await;
@@ -189,3 +192,5 @@ async fn connect(database: &str) -> PgConnection {
     let options = options.options([("search_path", "pg_catalog")]);
     PgConnection::connect_with(&options).await.unwrap()
 }
+
+const LONG: Duration = Duration::from_secs(30);
