@@ -191,8 +191,9 @@ impl Task {
                 if let Some(entry) = self.entries.get_mut(&owner) {
                     entry.waiting.push(reply);
                     if entry.due_at.is_some() {
-                        entry.due_at = Some(Instant::now());
-                        self.renew_due();
+                        let now = Instant::now();
+                        entry.due_at = Some(now);
+                        self.wake_by(Some(now));
                     }
                 }
             }

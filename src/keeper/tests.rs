@@ -198,6 +198,20 @@ async fn manual_lease_is_renewed_once_for_each_time_it_is_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn renewals_that_many_ask_for_at_once_go_in_one_request() {
+    let (keeper, mut lane) = scripted();
+    let manual = || Held {
+        is_manual: true,
+        ..due_in(RENEW_EVERY)
+    };
+    let held: Vec<_> = (0..100).map(|_| keeper.adopt(manual())).collect();
+
+    let _confirmed: Vec<_> = held.iter().map(|held| keeper.keeper.renew(held.owner)).collect();
+
+    assert_eq!(lane.asked().await.owners().len(), held.len());
+}
+
+#[tokio::test(start_paused = true)]
 async fn close_loses_and_releases_what_is_held_and_what_comes_later() {
     let (keeper, mut lane) = scripted();
     let (held, let_go) = (keeper.adopt_one(), keeper.adopt_one());

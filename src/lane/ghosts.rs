@@ -89,8 +89,15 @@ impl Ghosts {
     /// The backends to ask the server about.
     pub(super) fn backends(&mut self) -> Vec<Backend> {
         let now = Instant::now();
-        self.given_up.retain(|given_up| given_up.forget_at > now);
         self.by_owner.retain(|_, ghost| ghost.until > now);
+        let by_owner = &self.by_owner;
+        self.given_up.retain(|given_up| match given_up.backend {
+            Some(_) => given_up.forget_at > now,
+            // The server cannot be asked about it: it is forgotten with the last that it haunts.
+            None => by_owner
+                .values()
+                .any(|ghost| ghost.connections.contains(&given_up.connection)),
+        });
         self.given_up.iter().filter_map(|given_up| given_up.backend).collect()
     }
 

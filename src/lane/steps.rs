@@ -99,7 +99,7 @@ impl Task {
             Sent::Cut(_) => {
                 for waiting in batch {
                     self.ghosts.haunt(on, &waiting.request.args);
-                    self.acquires.push(waiting.unanswered());
+                    self.acquires.push(waiting);
                 }
             }
         }

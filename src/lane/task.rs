@@ -145,8 +145,7 @@ impl Task {
 
     fn take(&mut self, request: Request) {
         match request {
-            Request::Acquire(request) if !self.is_closing => self.acquires.push(Waiting::new(request)),
-            Request::Acquire(request) => drop(request.reply.send(Err(AskFailed::Closed))),
+            Request::Acquire(request) => self.acquires.push(Waiting::new(request)),
             Request::Renew { leases, answers } => {
                 self.renewals
                     .extend(leases.into_iter().map(|lease| (lease, answers.clone())));
@@ -161,9 +160,6 @@ impl Task {
             Request::Close(closer) => {
                 self.is_closing = true;
                 self.closers.push(closer);
-                for waiting in self.acquires.extract(|_| true) {
-                    let _ = waiting.request.reply.send(Err(AskFailed::Closed));
-                }
             }
         }
     }
@@ -173,7 +169,8 @@ impl Task {
         // A lost grant is never renewed again.
         self.renewals
             .retain(|(renewal, answers)| renewal.belief.standing().is_some() && !answers.is_closed());
-        for waiting in self.acquires.extract(|request| request.reply.is_closed()) {
+        let is_closing = self.is_closing;
+        for waiting in self.acquires.extract(|request| is_closing || request.reply.is_closed()) {
             self.undo_acquire(waiting.request);
         }
         let now = Instant::now();
@@ -182,9 +179,10 @@ impl Task {
         }
     }
 
-    /// Nobody waits for this acquire; a try of it that was never answered may yet be granted.
+    /// Nobody is to be granted this acquire; a try of it that was never answered may yet be.
     fn undo_acquire(&mut self, request: AcquireRequest) {
-        let args = request.args;
+        let AcquireRequest { args, reply } = request;
+        let _ = reply.send(Err(AskFailed::Closed));
         if self.ghosts.haunts(args.owner) {
             let release = ReleaseRequest::unasked(args.name, args.owner, args.ttl);
             self.releases.push(Waiting::new(release));

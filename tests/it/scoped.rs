@@ -304,6 +304,31 @@ async fn close_is_bounded_when_the_database_does_not_answer() {
 }
 
 #[tokio::test]
+async fn close_ends_a_wait_without_a_limit_although_the_database_does_not_answer() {
+    let (direct, name) = (TestDb::shared().await, unique_name!());
+    let _held = direct.client().acquire(&name).ttl(LONG).await.unwrap();
+    let proxy = FaultProxy::start(Cluster::shared().await.addr());
+    let leases = TestDb::with(proxy.options(&direct.options))
+        .builder()
+        .answer_within(Duration::from_millis(500))
+        .build()
+        .unwrap();
+    assert!(leases.try_acquire(&name).await.unwrap().is_none());
+    let asked = proxy.wait_for_execute("leasehold.acquire");
+    let waiter = tokio::spawn(leases.acquire(&name).into_future());
+    asked.await;
+    // Answered once, it waits without a limit.
+    let asked_again = proxy.wait_for_execute("leasehold.acquire");
+    tokio::time::timeout(SOON, asked_again).await.expect("it asks again");
+
+    proxy.pause();
+    leases.close().await;
+
+    let ended = tokio::time::timeout(SOON, waiter).await.expect("the wait ends");
+    assert!(matches!(ended.unwrap(), Err(Error::Closed)));
+}
+
+#[tokio::test]
 async fn client_that_never_asked_for_a_lease_closes_at_once() {
     let (direct, name) = (TestDb::shared().await, unique_name!());
     let proxy = FaultProxy::start(Cluster::shared().await.addr());
