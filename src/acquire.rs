@@ -17,7 +17,7 @@ use crate::lease::Lease;
 use crate::name::LockName;
 use crate::owner::{OwnerToken, check_holder};
 use crate::queue::Turn;
-use crate::store::{AcquireArgs, HeldBy};
+use crate::store::{AcquireArgs, Reason};
 use crate::trust::{Terms, Window};
 
 /// An acquisition in the making: set its options, then await it.
@@ -27,7 +27,8 @@ use crate::trust::{Terms, Window};
 ///
 /// # Cancel safety
 ///
-/// Cancel safe: dropped at any point, it leaves no grant behind once the database has answered.
+/// Cancel safe: dropped at any point, it leaves no grant and no waiter behind once the database has
+/// answered.
 ///
 /// # Examples
 ///
@@ -76,8 +77,9 @@ impl Acquire {
         self
     }
 
-    /// How long to wait for a name that somebody holds. Zero asks once. Without it an acquisition
-    /// waits for ever once the database has answered for the first time.
+    /// How long to wait for a name that somebody holds, first come, first served. Zero asks once,
+    /// and never overtakes those who wait. Without it an acquisition waits for ever once the
+    /// database has answered for the first time, over a restart of the database too.
     pub fn wait_at_most(mut self, wait: Duration) -> Self {
         self.wait_at_most = Some(wait);
         self
@@ -110,7 +112,7 @@ impl Acquire {
         self
     }
 
-    /// Asks without waiting: `None` when somebody else holds the name.
+    /// Asks without waiting: `None` when somebody else holds the name, or waits for it.
     ///
     /// # Errors
     ///
@@ -198,6 +200,7 @@ impl Acquire {
                 owner: OwnerToken::random(),
                 ttl: terms.ttl,
                 holder,
+                client: None,
             },
             terms,
             hold_at_least: self.hold_at_least,
@@ -244,14 +247,6 @@ enum Wait {
     ForEver,
 }
 
-/// What the answers have told of the name while it is not ours.
-#[derive(Debug, Default)]
-struct Known {
-    /// The latest holder, and whether an open fenced transaction keeps the name taken.
-    held: Option<(HeldBy, bool)>,
-    is_busy: bool,
-}
-
 /// Undoes what may still be granted to an acquisition that is given up.
 struct Abandon<'a> {
     lane: &'a Lane,
@@ -277,59 +272,47 @@ async fn acquire(client: &LeaseClient, plan: Plan, wait: Wait) -> Result<Lease, 
         lane,
         owner: plan.args.owner,
     };
-    let mut turn = Turn::default();
-    let mut known = Known::default();
+    let mut turn = match wait {
+        Wait::None => Turn::to_ask_once(),
+        Wait::Until(_) | Wait::ForEver => client.queue()?.turn(plan.args.owner, plan.args.name.clone()),
+    };
     loop {
         let limit = match deadline {
-            None if !known.is_answered() => Some(first_answer_by),
+            None if turn.known().is_none() && !turn.is_busy() => Some(first_answer_by),
             deadline => deadline,
         };
-        let Some(answer) = within(limit, lane.acquire(plan.args.clone())).await else {
-            return Err(out_of_time(&plan, lane, known, started_at));
+        let args = AcquireArgs {
+            client: turn.asks(),
+            ..plan.args.clone()
         };
-        let expires_in = match answer {
+        let Some(answer) = within(limit, lane.acquire(args)).await else {
+            return Err(out_of_time(&plan, lane, &turn, started_at));
+        };
+        match answer {
             Ok(Answer::Granted(grant)) => {
                 std::mem::forget(abandon);
+                turn.granted();
                 return adopt(client, &plan, grant);
             }
-            Ok(Answer::Held(by)) => known.hold(by, false),
-            Ok(Answer::Pinned(by)) => known.hold(by, true),
-            Ok(Answer::Busy) => {
-                known.is_busy = true;
-                turn.after_busy(deadline).await;
-                if is_over(deadline) {
-                    return Err(out_of_time(&plan, lane, known, started_at));
-                }
-                continue;
+            Ok(Answer::NotGranted(why)) if matches!(wait, Wait::None) && why.reason != Reason::Busy => {
+                turn.learn(&why);
+                return Err(out_of_time(&plan, lane, &turn, started_at));
             }
+            Ok(Answer::NotGranted(why)) => turn.after(&why, deadline).await,
             Err(AskFailed::Closed) => return Err(Error::Closed),
             Err(AskFailed::Refused(fault)) => {
                 match Error::from_database(Operation::Acquire, &plan.args.name, fault) {
                     // A failover while waiting: the next connection may find the new primary.
-                    Error::ReadOnly { .. } if known.held.is_some() => None,
+                    Error::ReadOnly { .. } if turn.known().is_some() => turn.after_fault(deadline).await,
                     error => return Err(error),
                 }
             }
-        };
-        if matches!(wait, Wait::None) {
-            return Err(out_of_time(&plan, lane, known, started_at));
         }
-        turn.after_held(expires_in, deadline).await;
+        // It may have been closed meanwhile, which ends every wait.
+        client.lane()?;
         if is_over(deadline) {
-            return Err(out_of_time(&plan, lane, known, started_at));
+            return Err(out_of_time(&plan, lane, &turn, started_at));
         }
-    }
-}
-
-impl Known {
-    fn is_answered(&self) -> bool {
-        self.held.is_some() || self.is_busy
-    }
-
-    fn hold(&mut self, by: HeldBy, is_pinned: bool) -> Option<Duration> {
-        let expires_in = by.expires_in;
-        self.held = Some((by, is_pinned));
-        expires_in
     }
 }
 
@@ -344,21 +327,19 @@ async fn within<T>(limit: Option<Instant>, asked: impl Future<Output = T>) -> Op
     }
 }
 
-fn out_of_time(plan: &Plan, lane: &Lane, known: Known, started_at: Instant) -> Error {
+fn out_of_time(plan: &Plan, lane: &Lane, turn: &Turn, started_at: Instant) -> Error {
     let name = plan.args.name.clone();
-    match known {
-        Known {
-            held: Some((by, pinned)),
-            ..
-        } => Error::WaitTimedOut {
+    match turn.known() {
+        Some(known) => Error::WaitTimedOut {
             name,
-            holder: by.holder,
-            held_since: by.since,
-            pinned,
+            holder: known.held_by.holder,
+            held_since: known.held_by.since,
+            pinned: known.is_pinned,
+            ahead: known.ahead,
             waited: started_at.elapsed(),
         },
-        Known { is_busy: true, .. } => Error::Busy { name },
-        Known { .. } => Error::Unanswered {
+        None if turn.is_busy() => Error::Busy { name },
+        None => Error::Unanswered {
             operation: Operation::Acquire,
             name,
             source: lane.last_fault(),

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sqlx::PgPool;
+use sqlx::postgres::PgConnectOptions;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
@@ -18,6 +19,7 @@ use crate::lane::{Lane, LaneOptions};
 use crate::lease::Lease;
 use crate::name::LockName;
 use crate::owner::{check_holder, default_holder};
+use crate::queue::{Queue, QueueOptions, Wakeup};
 use crate::store;
 use crate::trust::{Terms, full_jitter, random};
 
@@ -48,8 +50,15 @@ struct Shared {
     pool: PgPool,
     options: Options,
     lane_options: LaneOptions,
+    queue_options: QueueOptions,
     is_closed: AtomicBool,
-    tasks: OnceLock<(Lane, Keeper)>,
+    tasks: OnceLock<Tasks>,
+}
+
+struct Tasks {
+    lane: Lane,
+    keeper: Keeper,
+    queue: Queue,
 }
 
 /// What every acquisition of a client starts from.
@@ -69,7 +78,7 @@ impl LeaseClient {
     }
 
     /// Starts from defaults: a ttl of 30 s, renewed every third of it, a margin of a tenth of it
-    /// (at most a second), answers within 5 s.
+    /// (at most a second), answers within 5 s, a heartbeat a second while somebody waits.
     pub fn builder(pool: PgPool) -> LeaseClientBuilder {
         LeaseClientBuilder {
             pool,
@@ -79,6 +88,9 @@ impl LeaseClient {
             holder: None,
             answer_within: Duration::from_secs(5),
             pooler: false,
+            wakeup: Wakeup::default(),
+            listener_url: None,
+            heartbeat_every: Duration::from_secs(1),
         }
     }
 
@@ -214,10 +226,11 @@ impl LeaseClient {
     /// Once polled, the client closes although the future was dropped.
     pub async fn close(&self) {
         self.shared.is_closed.store(true, Ordering::Release);
-        let Some((lane, keeper)) = self.shared.tasks.get() else {
+        let Some(tasks) = self.shared.tasks.get() else {
             return;
         };
-        let (lane, keeper) = (lane.clone(), keeper.clone());
+        tasks.queue.close();
+        let (lane, keeper) = (tasks.lane.clone(), tasks.keeper.clone());
         let closing = tokio::spawn(async move {
             keeper.close().await;
             lane.close().await;
@@ -232,21 +245,34 @@ impl LeaseClient {
     }
 
     pub(crate) fn lane(&self) -> Result<&Lane, Error> {
-        Ok(&self.tasks()?.0)
+        Ok(&self.tasks()?.lane)
     }
 
     pub(crate) fn keeper(&self) -> Result<&Keeper, Error> {
-        Ok(&self.tasks()?.1)
+        Ok(&self.tasks()?.keeper)
     }
 
-    fn tasks(&self) -> Result<&(Lane, Keeper), Error> {
+    pub(crate) fn queue(&self) -> Result<&Queue, Error> {
+        Ok(&self.tasks()?.queue)
+    }
+
+    fn tasks(&self) -> Result<&Tasks, Error> {
         if self.shared.is_closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
         Ok(self.shared.tasks.get_or_init(|| {
-            let lane = Lane::start(self.shared.pool.clone(), self.shared.lane_options);
-            let keeper = Keeper::start(lane.clone());
-            (lane, keeper)
+            let Shared {
+                pool,
+                lane_options,
+                queue_options,
+                ..
+            } = &*self.shared;
+            let lane = Lane::start(pool.clone(), *lane_options);
+            Tasks {
+                keeper: Keeper::start(lane.clone()),
+                queue: Queue::start(lane.clone(), pool.clone(), queue_options.clone()),
+                lane,
+            }
         }))
     }
 }
@@ -260,7 +286,6 @@ impl fmt::Debug for LeaseClient {
 }
 
 /// The options of a client.
-#[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct LeaseClientBuilder {
     pool: PgPool,
@@ -270,6 +295,9 @@ pub struct LeaseClientBuilder {
     holder: Option<String>,
     answer_within: Duration,
     pooler: bool,
+    wakeup: Wakeup,
+    listener_url: Option<String>,
+    heartbeat_every: Duration,
 }
 
 impl LeaseClientBuilder {
@@ -310,9 +338,33 @@ impl LeaseClientBuilder {
 
     /// The pool goes through a pooler in transaction mode, such as PgBouncer: statements are sent
     /// unnamed, each in a transaction of its own, at the price of two more round trips. Not needed
-    /// with PgBouncer 1.21 or newer and its `max_prepared_statements`.
+    /// with PgBouncer 1.21 or newer and its `max_prepared_statements`. Notifications need a
+    /// [`listener_url`](Self::listener_url) then.
     pub fn pooler(mut self, pooler: bool) -> Self {
         self.pooler = pooler;
+        self
+    }
+
+    /// How waiters learn that their turn has come: by notifications unless set here.
+    pub fn wakeup(mut self, wakeup: Wakeup) -> Self {
+        self.wakeup = wakeup;
+        self
+    }
+
+    /// Where to listen for notifications, if not where the pool connects: a `postgres://` URL of
+    /// the server itself, for a pool that goes through a pooler in transaction mode, which takes a
+    /// `listen` and delivers nothing.
+    pub fn listener_url(mut self, url: impl Into<String>) -> Self {
+        self.listener_url = Some(url.into());
+        self
+    }
+
+    /// How often the client says that its waiters are alive, in one statement for all of them,
+    /// while there are any: 100 ms to 5 min. A client that has been silent for three of these
+    /// periods is passed over. Where notifications do not come through, waiters are woken at this
+    /// pace.
+    pub fn heartbeat_every(mut self, period: Duration) -> Self {
+        self.heartbeat_every = period;
         self
     }
 
@@ -336,6 +388,17 @@ impl LeaseClientBuilder {
             }
             None => default_holder(&self.pool.connect_options()),
         };
+        if !(MIN_HEARTBEAT..=MAX_HEARTBEAT).contains(&self.heartbeat_every) {
+            return Err(Error::InvalidOption {
+                option: "heartbeat_every",
+                problem: format!("{:?} is not between 100 ms and 5 min", self.heartbeat_every),
+            });
+        }
+        let listen_at = self.listener_url.map(|url| url.parse::<PgConnectOptions>()).transpose();
+        let listen_at = listen_at.map_err(|error| Error::InvalidOption {
+            option: "listener_url",
+            problem: error.to_string(),
+        })?;
         Ok(LeaseClient {
             shared: Arc::new(Shared {
                 options: Options {
@@ -346,6 +409,12 @@ impl LeaseClientBuilder {
                     answer_within: self.answer_within,
                 },
                 lane_options: LaneOptions { pooler: self.pooler },
+                queue_options: QueueOptions {
+                    wakeup: self.wakeup,
+                    listen_at,
+                    is_pooled: self.pooler,
+                    heartbeat_every: self.heartbeat_every,
+                },
                 pool: self.pool,
                 is_closed: AtomicBool::new(false),
                 tasks: OnceLock::new(),
@@ -354,6 +423,24 @@ impl LeaseClientBuilder {
     }
 }
 
+impl fmt::Debug for LeaseClientBuilder {
+    /// Without the pool and the listener's URL, which hold passwords.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseClientBuilder")
+            .field("ttl", &self.ttl)
+            .field("margin", &self.margin)
+            .field("renew_every", &self.renew_every)
+            .field("holder", &self.holder)
+            .field("answer_within", &self.answer_within)
+            .field("pooler", &self.pooler)
+            .field("wakeup", &self.wakeup)
+            .field("heartbeat_every", &self.heartbeat_every)
+            .finish_non_exhaustive()
+    }
+}
+
 const MAX_ANSWER_WITHIN: Duration = Duration::from_secs(60 * 60);
+const MIN_HEARTBEAT: Duration = Duration::from_millis(100);
+const MAX_HEARTBEAT: Duration = Duration::from_secs(5 * 60);
 const STAND_BASE: Duration = Duration::from_millis(250);
 const STAND_CAP: Duration = Duration::from_secs(5);

@@ -32,8 +32,9 @@ pub enum Error {
         problem: String,
     },
 
-    /// `wait_at_most` passed and somebody else still holds the name.
-    #[error("waited {waited:?} for lease {name}{}", held_by(.holder))]
+    /// `wait_at_most` passed and somebody else still holds the name, or comes first. What is told of
+    /// that is what the latest answer told, at most a heartbeat earlier.
+    #[error("waited {waited:?} for lease {name}{}{}", held_by(.holder), line(*.ahead))]
     WaitTimedOut {
         /// What was waited for.
         name: LockName,
@@ -43,6 +44,8 @@ pub enum Error {
         held_since: Option<DateTime<Utc>>,
         /// Whether the lease has ended and an open fenced transaction keeps the name taken.
         pinned: bool,
+        /// How many waiters stood in line before this one.
+        ahead: u32,
         /// How long was waited.
         waited: std::time::Duration,
     },
@@ -248,6 +251,13 @@ pub fn is_fenced(error: &sqlx::Error) -> bool {
 
 pub(crate) fn sql_state(error: &sqlx::Error) -> Option<String> {
     Some(error.as_database_error()?.code()?.into_owned())
+}
+
+fn line(ahead: u32) -> String {
+    match ahead {
+        0 => String::new(),
+        ahead => format!(", {ahead} ahead"),
+    }
 }
 
 fn held_by(holder: &Option<String>) -> String {

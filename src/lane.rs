@@ -11,7 +11,7 @@
 //!       └────────────────────────────┘ (requests go back in line; every one is repeatable)
 //! ```
 //!
-//! 1. Renewals go before releases, releases and acquires take turns, the sweep goes last.
+//! 1. Renewals go first; releases, acquires and the queue take turns; the sweep goes last.
 //! 2. A batch has one request per name, oldest first, and never waits to fill up.
 //! 3. One bad request never fails its neighbours: a refused batch is sent again in halves.
 //! 4. A statement is never cancelled. Under synchronous replication a cancel turns the wait into
@@ -36,8 +36,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::belief::Belief;
+use crate::name::LockName;
 use crate::owner::OwnerToken;
-use crate::store::{AcquireArgs, HeldBy, ReleaseArgs, RenewArgs, RenewOutcome};
+use crate::roster::Roster;
+use crate::store::{AcquireArgs, Beat, ClientArgs, NotGranted, ReleaseArgs, RenewArgs, RenewOutcome};
 use crate::token::FencingToken;
 use crate::trust::Moment;
 
@@ -95,6 +97,7 @@ impl Lane {
         let _ = self.inbox.send(Request::Release(ReleaseRequest {
             args,
             until,
+            wakes: true,
             reply: Some(reply),
         }));
         answer
@@ -103,6 +106,35 @@ impl Lane {
     /// Nobody wants this acquisition any more. Undoes what may still be granted to it.
     pub(crate) fn abandon(&self, owner: OwnerToken) {
         let _ = self.inbox.send(Request::Abandon(owner));
+    }
+
+    /// Takes a waiter out of line, in time or not at all: without its client's heartbeat it is
+    /// passed over after `client_ttl`, and the next heartbeat does not name it.
+    pub(crate) fn leave(&self, owner: OwnerToken, client_ttl: Duration) {
+        let until = Instant::now() + client_ttl;
+        let _ = self.inbox.send(Request::Leave { owner, until });
+    }
+
+    /// Passes a wake-up on to the first in line.
+    pub(crate) fn wake(&self, name: LockName) {
+        let _ = self.inbox.send(Request::Wake(name));
+    }
+
+    /// Keeps alive whoever is on the roster when the statement leaves.
+    pub(crate) fn heartbeat(
+        &self,
+        client: ClientArgs,
+        roster: Arc<Roster>,
+        ping: bool,
+    ) -> oneshot::Receiver<Result<Vec<Beat>, Fault>> {
+        let (reply, answer) = oneshot::channel();
+        let _ = self.inbox.send(Request::Heartbeat(HeartbeatRequest {
+            client,
+            roster,
+            ping,
+            reply,
+        }));
+        answer
     }
 
     /// Answers what has been asked and closes the connection. Nothing is granted any more.
@@ -123,9 +155,7 @@ impl Lane {
 #[derive(Debug)]
 pub(crate) enum Answer {
     Granted(Grant),
-    Held(HeldBy),
-    Pinned(HeldBy),
-    Busy,
+    NotGranted(NotGranted),
 }
 
 /// Why there is no answer.
@@ -210,6 +240,12 @@ pub(crate) enum Request {
     },
     Release(ReleaseRequest),
     Abandon(OwnerToken),
+    Leave {
+        owner: OwnerToken,
+        until: Instant,
+    },
+    Wake(LockName),
+    Heartbeat(HeartbeatRequest),
     Close(oneshot::Sender<()>),
 }
 
@@ -220,15 +256,25 @@ pub(crate) struct AcquireRequest {
 }
 
 #[derive(Debug)]
+pub(crate) struct HeartbeatRequest {
+    client: ClientArgs,
+    roster: Arc<Roster>,
+    ping: bool,
+    reply: oneshot::Sender<Result<Vec<Beat>, Fault>>,
+}
+
+#[derive(Debug)]
 pub(crate) struct ReleaseRequest {
     pub(crate) args: ReleaseArgs,
     until: Instant,
+    /// Whether it tells the first in line. Not after the server has refused to take that in.
+    wakes: bool,
     reply: Option<oneshot::Sender<Result<ReleaseAnswer, Fault>>>,
 }
 
 impl ReleaseRequest {
     /// One that nobody waits for.
-    fn unasked(name: crate::name::LockName, owner: OwnerToken, ttl: Duration) -> Self {
+    fn unasked(name: LockName, owner: OwnerToken, ttl: Duration) -> Self {
         Self {
             args: ReleaseArgs {
                 name,
@@ -236,6 +282,7 @@ impl ReleaseRequest {
                 hold_at_least: Duration::ZERO,
             },
             until: Instant::now() + ttl,
+            wakes: true,
             reply: None,
         }
     }

@@ -36,6 +36,7 @@ mod migrate;
 mod name;
 mod owner;
 mod queue;
+mod roster;
 mod store;
 mod token;
 mod trust;
@@ -49,6 +50,7 @@ pub use crate::info::LeaseInfo;
 pub use crate::lease::{Lease, Release};
 pub use crate::migrate::migrate;
 pub use crate::name::LockName;
+pub use crate::queue::Wakeup;
 pub use crate::token::FencingToken;
 
 #[cfg(doctest)]

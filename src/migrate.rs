@@ -96,4 +96,5 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     migration!(20261201000002, "lease"),
     migration!(20261201000003, "fence"),
     migration!(20261201000004, "operate"),
+    migration!(20261201000005, "queue"),
 ];

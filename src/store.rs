@@ -20,6 +20,10 @@ use crate::name::LockName;
 use crate::owner::OwnerToken;
 use crate::token::FencingToken;
 
+mod queue;
+
+pub(crate) use queue::{Beat, BeatOutcome, ClientArgs, Ticket, channel, heartbeat, leave};
+
 type PgQuery<'q> = Query<'q, Postgres, sqlx::postgres::PgArguments>;
 
 /// How statements are sent on a connection.
@@ -37,20 +41,50 @@ pub(crate) struct AcquireArgs {
     pub(crate) owner: OwnerToken,
     pub(crate) ttl: Duration,
     pub(crate) holder: Arc<str>,
+    /// Given one, it stands in line when it is not granted.
+    pub(crate) client: Option<ClientArgs>,
 }
 
 /// What the database answered to an acquire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AcquireOutcome {
-    Granted {
-        token: FencingToken,
-        expires_in: Duration,
-    },
-    Held(HeldBy),
+    Granted { token: FencingToken, expires_in: Duration },
+    NotGranted(NotGranted),
+}
+
+/// Why not, and what is in the way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NotGranted {
+    pub(crate) reason: Reason,
+    pub(crate) held_by: HeldBy,
+    /// Waiters ahead of this one; of one that does not stand in line, all of them.
+    pub(crate) ahead: u32,
+    /// Of one that stands in line.
+    pub(crate) ticket: Option<Ticket>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// Held by another, or promised to a waiter.
+    Held,
+    /// The same for one that stands in line: it will be woken.
+    Queued,
     /// Free or run out, but an open fenced transaction holds the row.
-    Pinned(HeldBy),
-    /// Locked by something that passes in a moment.
+    Pinned,
+    /// Locked, or the queue is changing, by something that passes in a moment.
     Busy,
+}
+
+impl NotGranted {
+    /// Of a name that nothing is known of but that it cannot be had at the moment.
+    pub(crate) fn busy() -> Self {
+        Self {
+            reason: Reason::Busy,
+            held_by: HeldBy::default(),
+            ahead: 0,
+            ticket: None,
+        }
+    }
 }
 
 /// Who stands in the way, as far as the database knows.
@@ -126,7 +160,9 @@ pub(crate) async fn acquire(conn: &mut PgConnection, mode: Mode, args: &AcquireA
         .bind(args.name.as_str())
         .bind(args.owner.uuid())
         .bind(interval(args.ttl))
-        .bind(&*args.holder);
+        .bind(&*args.holder)
+        .bind(args.client.map(|client| client.id))
+        .bind(args.client.map(|client| interval(client.ttl)));
     acquired(&fetch(conn, mode, query).await?)
 }
 
@@ -139,7 +175,13 @@ pub(crate) async fn acquire_many(
         .bind(args.iter().map(|a| a.name.as_str()).collect::<Vec<_>>())
         .bind(args.iter().map(|a| a.owner.uuid()).collect::<Vec<_>>())
         .bind(args.iter().map(|a| interval(a.ttl)).collect::<Vec<_>>())
-        .bind(args.iter().map(|a| &*a.holder).collect::<Vec<_>>());
+        .bind(args.iter().map(|a| &*a.holder).collect::<Vec<_>>())
+        .bind(
+            args.iter()
+                .map(|a| a.client.map(|client| client.id))
+                .collect::<Vec<_>>(),
+        )
+        .bind(args.iter().find_map(|a| a.client).map(|client| interval(client.ttl)));
     acquired(&fetch(conn, mode, query).await?)
 }
 
@@ -155,15 +197,18 @@ pub(crate) async fn renew(
     fetch(conn, mode, query).await?.iter().map(renewed).collect()
 }
 
+/// With `wake`, the first in line is told.
 pub(crate) async fn release(
     conn: &mut PgConnection,
     mode: Mode,
     args: &ReleaseArgs,
+    wake: bool,
 ) -> Result<Vec<(OwnerToken, ReleaseOutcome)>, Error> {
     let query = sqlx::query(RELEASE)
         .bind(args.name.as_str())
         .bind(args.owner.uuid())
-        .bind(interval(args.hold_at_least));
+        .bind(interval(args.hold_at_least))
+        .bind(wake);
     fetch(conn, mode, query).await?.iter().map(released).collect()
 }
 
@@ -171,11 +216,13 @@ pub(crate) async fn release_many(
     conn: &mut PgConnection,
     mode: Mode,
     args: &[ReleaseArgs],
+    wake: bool,
 ) -> Result<Vec<(OwnerToken, ReleaseOutcome)>, Error> {
     let query = sqlx::query(RELEASE_MANY)
         .bind(args.iter().map(|a| a.name.as_str()).collect::<Vec<_>>())
         .bind(args.iter().map(|a| a.owner.uuid()).collect::<Vec<_>>())
-        .bind(args.iter().map(|a| interval(a.hold_at_least)).collect::<Vec<_>>());
+        .bind(args.iter().map(|a| interval(a.hold_at_least)).collect::<Vec<_>>())
+        .bind(wake);
     fetch(conn, mode, query).await?.iter().map(released).collect()
 }
 
@@ -323,22 +370,29 @@ fn acquired(rows: &[PgRow]) -> Result<AcquireOutcomes, Error> {
     for row in rows {
         let outcome: &str = row.try_get(1)?;
         let expires_in = row.try_get::<Option<PgInterval>, _>(3)?.as_ref().map(duration);
-        let held_by = || {
-            Ok::<_, Error>(HeldBy {
-                holder: row.try_get(4)?,
-                since: row.try_get(5)?,
-                expires_in,
-            })
+        let reason = match outcome {
+            "granted" => None,
+            "held" => Some(Reason::Held),
+            "queued" => Some(Reason::Queued),
+            "pinned" => Some(Reason::Pinned),
+            "busy" => Some(Reason::Busy),
+            other => return Err(unknown_outcome(other)),
         };
-        let answer = match outcome {
-            "granted" => AcquireOutcome::Granted {
+        let answer = match reason {
+            None => AcquireOutcome::Granted {
                 token: row.try_get(2)?,
                 expires_in: expires_in.unwrap_or_default(),
             },
-            "held" => AcquireOutcome::Held(held_by()?),
-            "pinned" => AcquireOutcome::Pinned(held_by()?),
-            "busy" => AcquireOutcome::Busy,
-            other => return Err(unknown_outcome(other)),
+            Some(reason) => AcquireOutcome::NotGranted(NotGranted {
+                reason,
+                held_by: HeldBy {
+                    holder: row.try_get(4)?,
+                    since: row.try_get(5)?,
+                    expires_in,
+                },
+                ahead: queue::ahead(row.try_get(7)?),
+                ticket: row.try_get(8)?,
+            }),
         };
         batch.answers.push((row.try_get::<Uuid, _>(0)?.into(), answer));
         batch.replicated |= !row.try_get::<&str, _>(6)?.is_empty();
@@ -390,18 +444,24 @@ fn duration(interval: &PgInterval) -> Duration {
 }
 
 // The bound on the few waits that are left: another session's uncommitted insert of the same
-// name, and locks of the whole table.
+// name, and locks of the whole table. A statement that grants nothing does not wait for the disk.
 const ACQUIRE: &str = "\
     select $2, a.outcome, a.fencing_token, a.expires_in, a.held_by, a.held_since, \
-        pg_catalog.current_setting('synchronous_standby_names') \
+        pg_catalog.current_setting('synchronous_standby_names'), a.ahead, \
+        case when a.ahead is not null and $5 is not null then leasehold.ticket($2) end, \
+        case when a.ahead is not null then pg_catalog.set_config('synchronous_commit', 'off', true) end \
     from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
-        cross join lateral leasehold.acquire(case when s.bound is not null then $1 end, $2, $3, $4) as a";
+        cross join lateral leasehold.acquire(case when s.bound is not null then $1 end, $2, $3, $4, $5, $6) as a";
 
 const ACQUIRE_MANY: &str = "\
     select a.owner, a.outcome, a.fencing_token, a.expires_in, a.held_by, a.held_since, \
-        pg_catalog.current_setting('synchronous_standby_names') \
+        pg_catalog.current_setting('synchronous_standby_names'), a.ahead, \
+        case when a.ahead is not null and $6 is not null then leasehold.ticket(a.owner) end, \
+        case when pg_catalog.bool_and(a.ahead is not null) over () \
+            then pg_catalog.set_config('synchronous_commit', 'off', true) end \
     from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
-        cross join lateral leasehold.acquire_many(case when s.bound is not null then $1 end, $2, $3, $4) as a";
+        cross join lateral leasehold.acquire_many(\
+            case when s.bound is not null then $1 end, $2, $3, $4, $5, $6) as a";
 
 const RENEW: &str = "\
     select r.owner, r.outcome, r.expires_in \
@@ -415,14 +475,14 @@ const RELEASE: &str = "\
     from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
         cross join pg_catalog.set_config('synchronous_commit', 'off', true) as f (flush) \
         cross join lateral leasehold.release(\
-            case when s.bound is not null and f.flush is not null then $1 end, $2, $3) as r (outcome)";
+            case when s.bound is not null and f.flush is not null then $1 end, $2, $3, $4) as r (outcome)";
 
 const RELEASE_MANY: &str = "\
     select r.owner, r.outcome \
     from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
         cross join pg_catalog.set_config('synchronous_commit', 'off', true) as f (flush) \
         cross join lateral leasehold.release_many(\
-            case when s.bound is not null and f.flush is not null then $1 end, $2, $3) as r";
+            case when s.bound is not null and f.flush is not null then $1 end, $2, $3, $4) as r";
 
 const SWEEP: &str = "\
     select w.removed, w.again_in \

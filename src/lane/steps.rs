@@ -11,7 +11,8 @@ use super::lines::Waiting;
 use super::session::{Session, Severity, is_read_only};
 use super::task::{SWEEP_EVERY, Sent, Task};
 use super::{AcquireRequest, Answer, AskFailed, Grant, GrantFacts, ReleaseAnswer, ReleaseRequest, RenewAnswer};
-use crate::store::{self, AcquireOutcome, AcquireOutcomes, ReleaseOutcome, RenewOutcome};
+use crate::error::sql_state;
+use crate::store::{self, AcquireOutcome, AcquireOutcomes, NotGranted, ReleaseOutcome, RenewOutcome};
 use crate::trust::{Moment, full_jitter, random};
 
 impl Task {
@@ -77,7 +78,7 @@ impl Task {
                 for waiting in batch {
                     let answer = answers
                         .remove(&waiting.request.args.owner)
-                        .unwrap_or(AcquireOutcome::Busy);
+                        .unwrap_or_else(|| AcquireOutcome::NotGranted(NotGranted::busy()));
                     self.answer_acquire(waiting.request, attempted, answer);
                 }
             }
@@ -123,9 +124,7 @@ impl Task {
                 }),
                 inbox: self.weak_inbox.clone(),
             }),
-            AcquireOutcome::Held(by) => Answer::Held(by),
-            AcquireOutcome::Pinned(by) => Answer::Pinned(by),
-            AcquireOutcome::Busy => Answer::Busy,
+            AcquireOutcome::NotGranted(why) => Answer::NotGranted(why),
         };
         if let Err(Ok(Answer::Granted(grant))) = request.reply.send(Ok(answer)) {
             // Not left to its destructor: the inbox may be closed by now.
@@ -139,13 +138,14 @@ impl Task {
         let now = Instant::now();
         let batch = self.releases.take_batch(now, self.cap(MAX_RELEASES));
         let args: Vec<_> = batch.iter().map(|waiting| waiting.request.args.clone()).collect();
+        let wake = batch.iter().all(|waiting| waiting.request.wakes);
         let shortest = batch.iter().map(|waiting| waiting.request.until - now).min();
 
         let sent = self
             .exchange(on, patience(shortest.unwrap_or(MAX_PATIENCE)), async move {
                 let answer = match &args[..] {
-                    [one] => store::release(&mut session.conn, session.mode, one).await,
-                    many => store::release_many(&mut session.conn, session.mode, many).await,
+                    [one] => store::release(&mut session.conn, session.mode, one, wake).await,
+                    many => store::release_many(&mut session.conn, session.mode, many, wake).await,
                 };
                 (session, answer)
             })
@@ -166,6 +166,13 @@ impl Task {
                 batch
                     .into_iter()
                     .for_each(|waiting| self.releases.push(waiting.later(BUSY_CAP)));
+            }
+            Sent::Refused(fault, _) if wake && is_queue_full(&fault) => {
+                warn!(error = %fault, "notifications are not taken in, releasing without: waiters are woken by their heartbeat");
+                self.releases.push_front(batch.into_iter().map(|mut waiting| {
+                    waiting.request.wakes = false;
+                    waiting
+                }));
             }
             Sent::Refused(_, Severity::Refused) if batch.len() > 1 => {
                 let refused = batch.len();
@@ -206,6 +213,62 @@ impl Task {
             waiting.request.args.hold_at_least = Duration::ZERO;
             self.releases.push(waiting.later(HAUNTED_CAP));
         }
+    }
+
+    /// Leaves go before the heartbeat, which would find those who leave not named.
+    pub(super) async fn tend_queue(&mut self) {
+        if self.queue.leaves.is_empty() && self.queue.wakes.is_empty() {
+            self.heartbeat().await;
+        } else {
+            self.leave().await;
+        }
+    }
+
+    async fn leave(&mut self) {
+        let Some(mut session) = self.session.take() else { return };
+        let on = session.id();
+        let left = self.queue.leaves.split_off(self.queue.leaves.len().min(MAX_LEAVES));
+        let leaves = std::mem::replace(&mut self.queue.leaves, left);
+        let wakes = std::mem::take(&mut self.queue.wakes);
+        let owners: Vec<_> = leaves.iter().map(|(owner, _)| *owner).collect();
+
+        let sent = self
+            .exchange(on, QUEUE_PATIENCE, async move {
+                let answer = store::leave(&mut session.conn, session.mode, &owners, &wakes).await;
+                (session, answer)
+            })
+            .await;
+
+        match sent {
+            Sent::Answered(()) => {}
+            Sent::Refused(_, Severity::Passing | Severity::TooLong) | Sent::Cut(_) => {
+                self.queue.leaves.extend(leaves);
+                self.queue.not_before = Some(Instant::now() + full_jitter(BUSY_CAP, BUSY_CAP, 0, random()));
+            }
+            // The heartbeat, or its end, takes them out of line.
+            Sent::Refused(fault, _) => warn!(error = %fault, "could not leave the queue"),
+        }
+    }
+
+    async fn heartbeat(&mut self) {
+        let Some(request) = self.queue.heartbeat.take() else {
+            return;
+        };
+        let Some(mut session) = self.session.take() else { return };
+        let on = session.id();
+        let (client, ping, owners) = (request.client, request.ping, request.roster.owners());
+
+        let sent = self
+            .exchange(on, patience(client.ttl), async move {
+                let answer = store::heartbeat(&mut session.conn, session.mode, client, &owners, ping).await;
+                (session, answer)
+            })
+            .await;
+
+        let _ = request.reply.send(match sent {
+            Sent::Answered(beats) => Ok(beats),
+            Sent::Refused(fault, _) | Sent::Cut(fault) => Err(fault),
+        });
     }
 
     /// Asks the server which given-up connections it still has.
@@ -285,10 +348,15 @@ async fn acquire(session: &mut Session, args: &[store::AcquireArgs]) -> Result<A
     for (owner, answer) in &mut batch.answers {
         let is_confirmed = matches!(confirmed.get(owner), Some(RenewOutcome::Renewed { .. }));
         if matches!(answer, AcquireOutcome::Granted { .. }) && !is_confirmed {
-            *answer = AcquireOutcome::Busy;
+            *answer = AcquireOutcome::NotGranted(NotGranted::busy());
         }
     }
     Ok(batch)
+}
+
+/// The server's queue of notifications is full: a listener somewhere lies idle in a transaction.
+fn is_queue_full(fault: &sqlx::Error) -> bool {
+    sql_state(fault).as_deref() == Some("54000")
 }
 
 /// How long an answer may take: a fraction of what rides on it.
@@ -303,6 +371,9 @@ const MIN_PATIENCE: Duration = Duration::from_millis(100);
 const MAX_RENEWALS: usize = 10_000;
 const MAX_ACQUIRES: usize = 256;
 const MAX_RELEASES: usize = 512;
+const MAX_LEAVES: usize = 512;
+
+const QUEUE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A row that somebody has locked, or a statement that may pass at the next try.
 const BUSY_CAP: Duration = Duration::from_millis(50);

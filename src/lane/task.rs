@@ -16,9 +16,11 @@ use super::lines::{Line, Waiting};
 use super::session::{Session, SessionId, Severity, is_final, is_read_only, severity};
 use super::steps::MAX_PATIENCE;
 use super::{
-    AcquireRequest, AskFailed, Fault, Lane, LaneOptions, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
-    Request,
+    AcquireRequest, AskFailed, Fault, HeartbeatRequest, Lane, LaneOptions, ReleaseAnswer, ReleaseRequest, RenewAnswer,
+    RenewRequest, Request,
 };
+use crate::name::LockName;
+use crate::owner::OwnerToken;
 use crate::trust::{full_jitter, random};
 
 #[derive(Debug)]
@@ -34,6 +36,7 @@ pub(super) struct Task {
     pub(super) renewals: Vec<(RenewRequest, mpsc::UnboundedSender<RenewAnswer>)>,
     pub(super) acquires: Line<AcquireRequest>,
     pub(super) releases: Line<ReleaseRequest>,
+    pub(super) queue: QueueWork,
     /// Nothing is granted any more. Releases are still sent, and the connection made again for a
     /// late one: a grant may be on its way to somebody who can but let it go.
     pub(super) is_closing: bool,
@@ -51,7 +54,8 @@ pub(super) struct Task {
     shrink: u32,
     /// Answers since then; enough of them double the batches again.
     answers: u32,
-    acquires_next: bool,
+    /// What went last of those that take turns.
+    last: Turn,
 }
 
 /// What came back from a statement.
@@ -66,10 +70,52 @@ enum Step {
     Connect,
     Probe,
     Renew,
-    Release,
-    Acquire,
+    Turn(Turn),
     Sweep,
     WaitUntil(Option<Instant>),
+}
+
+/// Those that take turns, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Release,
+    Queue,
+    Acquire,
+}
+
+/// What waits to be told to the queue in the database.
+#[derive(Debug, Default)]
+pub(super) struct QueueWork {
+    /// Who leaves, and until when it is worth saying.
+    pub(super) leaves: Vec<(OwnerToken, Instant)>,
+    pub(super) wakes: Vec<LockName>,
+    pub(super) heartbeat: Option<HeartbeatRequest>,
+    pub(super) not_before: Option<Instant>,
+}
+
+impl QueueWork {
+    fn is_empty(&self) -> bool {
+        self.leaves.is_empty() && self.wakes.is_empty() && self.heartbeat.is_none()
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        !self.is_empty() && self.not_before.is_none_or(|at| at <= now)
+    }
+
+    fn next_due(&self, now: Instant) -> Option<Instant> {
+        self.not_before.filter(|at| *at > now && !self.is_empty())
+    }
+}
+
+impl Turn {
+    /// The order in which those are asked that come after this one.
+    fn others_first(self) -> [Self; 3] {
+        match self {
+            Self::Release => [Self::Queue, Self::Acquire, Self::Release],
+            Self::Queue => [Self::Acquire, Self::Release, Self::Queue],
+            Self::Acquire => [Self::Release, Self::Queue, Self::Acquire],
+        }
+    }
 }
 
 impl Task {
@@ -90,6 +136,7 @@ impl Task {
             renewals: Vec::new(),
             acquires: Line::default(),
             releases: Line::default(),
+            queue: QueueWork::default(),
             is_closing: false,
             closers: Vec::new(),
             session: None,
@@ -101,7 +148,7 @@ impl Task {
             sweep_at: None,
             shrink: 0,
             answers: 0,
-            acquires_next: false,
+            last: Turn::Acquire,
         }
     }
 
@@ -125,8 +172,9 @@ impl Task {
                 Step::Connect => self.connect().await,
                 Step::Probe => self.probe().await,
                 Step::Renew => self.renew().await,
-                Step::Release => self.release().await,
-                Step::Acquire => self.acquire().await,
+                Step::Turn(Turn::Release) => self.release().await,
+                Step::Turn(Turn::Queue) => self.tend_queue().await,
+                Step::Turn(Turn::Acquire) => self.acquire().await,
                 Step::Sweep => self.sweep().await,
                 Step::WaitUntil(at) => self.wait_until(at).await,
             }
@@ -157,6 +205,9 @@ impl Task {
                         .push(Waiting::new(ReleaseRequest::unasked(name, owner, ttl)));
                 }
             }
+            Request::Leave { owner, until } => self.queue.leaves.push((owner, until)),
+            Request::Wake(name) => self.queue.wakes.push(name),
+            Request::Heartbeat(request) => self.queue.heartbeat = Some(request),
             Request::Close(closer) => {
                 self.is_closing = true;
                 self.closers.push(closer);
@@ -177,6 +228,10 @@ impl Task {
         for mut waiting in self.releases.extract(|request| request.until <= now) {
             waiting.request.answer(Ok(ReleaseAnswer::Unknown));
         }
+        self.queue.leaves.retain(|(_, until)| *until > now);
+        self.queue
+            .heartbeat
+            .take_if(|request| is_closing || request.reply.is_closed());
     }
 
     /// Nobody is to be granted this acquire; a try of it that was never answered may yet be.
@@ -190,14 +245,15 @@ impl Task {
     }
 
     fn is_idle(&self) -> bool {
-        self.renewals.is_empty() && self.acquires.is_empty() && self.releases.is_empty()
+        self.renewals.is_empty() && self.acquires.is_empty() && self.releases.is_empty() && self.queue.is_empty()
     }
 
     fn next_step(&mut self) -> Step {
         let now = Instant::now();
         let acquire = self.acquires.is_due(now);
         let release = self.releases.is_due(now);
-        let waiting = acquire || release || !self.renewals.is_empty();
+        let queue = self.queue.is_due(now);
+        let waiting = acquire || release || queue || !self.renewals.is_empty();
         if self.session.is_none() {
             return match waiting {
                 true if self.connect_at <= now => Step::Connect,
@@ -212,14 +268,14 @@ impl Task {
         if flushes && !self.renewals.is_empty() {
             return Step::Renew;
         }
-        let acquire = flushes && acquire;
-        if release && !(acquire && self.acquires_next) {
-            self.acquires_next = true;
-            return Step::Release;
-        }
-        if acquire {
-            self.acquires_next = false;
-            return Step::Acquire;
+        let is_due = |turn: &Turn| match turn {
+            Turn::Release => release,
+            Turn::Queue => queue,
+            Turn::Acquire => acquire && flushes,
+        };
+        if let Some(turn) = self.last.others_first().into_iter().find(is_due) {
+            self.last = turn;
+            return Step::Turn(turn);
         }
         if self.sweep_at.is_some_and(|at| at <= now) {
             return Step::Sweep;
@@ -231,7 +287,11 @@ impl Task {
     /// When something is due that is not due yet.
     fn next_due(&self, others: &[Option<Instant>]) -> Option<Instant> {
         let now = Instant::now();
-        let lines = [self.acquires.next_due(now), self.releases.next_due(now)];
+        let lines = [
+            self.acquires.next_due(now),
+            self.releases.next_due(now),
+            self.queue.next_due(now),
+        ];
         lines.iter().chain(others).copied().flatten().min()
     }
 
