@@ -1,0 +1,1 @@
+//! The queue across clients and processes: order, bounds, and what a waiter costs.
