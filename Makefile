@@ -7,26 +7,35 @@ export LEASEHOLD_SQLX_CLI := $(CURDIR)/target/tools/bin/sqlx
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test soak fmt lint docs deny setup clean
+.PHONY: help demo turns test soak handoff fmt lint docs deny setup clean
 
 help: ## This list.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## A paused worker's stale write, refused by PostgreSQL. Uses DATABASE_URL when set.
 	@[ -n "$$DATABASE_URL" ] || scripts/setup postgres
 	$(CARGO) run --quiet --example demo
+
+turns: ## Three processes take turns; draws docs/turns.svg. Uses DATABASE_URL when set.
+	@[ -n "$$DATABASE_URL" ] || scripts/setup postgres
+	$(CARGO) run --quiet --example turns -- docs/turns.svg
 
 # The integration tests come last, so that their closing line does. Everything is built for the whole
 # workspace: fewer packages at a time would mean other features of their dependencies, built anew.
 test: setup lint docs deny ## Every check: format, lints, docs, licences, demo, tests.
 	$(CARGO) build --workspace --examples --features $(FEATURES)
 	env -u DATABASE_URL $(CARGO) run --quiet --example demo --features $(FEATURES)
+	env -u DATABASE_URL $(CARGO) run --quiet --example turns --features $(FEATURES) -- target/turns.svg
 	$(CARGO) test --workspace --features $(FEATURES) --doc
 	$(CARGO) test --workspace --features $(FEATURES) --lib --bins --examples
 	$(CARGO) test --workspace --features $(FEATURES) --test it
 
 soak: setup ## The long tests, a million cycles and more, with their figures.
 	$(CARGO) test --release --features $(FEATURES) --test it -- --ignored --nocapture --test-threads=1
+
+handoff: ## More than 100,000 hand-offs, judged and counted; the last line is JSON.
+	@scripts/setup postgres
+	$(CARGO) bench --quiet --bench handoff
 
 fmt: ## Formats the Rust code.
 	$(CARGO) fmt --all
