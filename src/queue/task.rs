@@ -66,6 +66,9 @@ pub(super) struct Task {
     close_at: Option<Instant>,
     /// Pings with the next heartbeat.
     is_to_ping: bool,
+    /// The listener has heard something since the last ping was sent, which it may hear before the
+    /// heartbeat is answered.
+    has_heard: bool,
     /// The listener is deaf unless it has heard a ping by then.
     hear_by: Option<Instant>,
     /// Listeners in a row that have not heard.
@@ -99,6 +102,7 @@ impl Task {
             open_at: Instant::now(),
             close_at: None,
             is_to_ping: false,
+            has_heard: false,
             hear_by: None,
             failures: 0,
             has_warned: false,
@@ -109,6 +113,8 @@ impl Task {
         loop {
             let next = [self.beat_due(), self.open_due(), self.close_at, self.hear_by];
             tokio::select! {
+                // What was heard counts before an alarm that has become due meanwhile.
+                biased;
                 command = self.commands.recv() => match command {
                     Some(Command::Arrived) => self.arrived(),
                     Some(Command::Close) | None => return,
@@ -166,6 +172,7 @@ impl Task {
             return;
         }
         let ping = std::mem::take(&mut self.is_to_ping);
+        self.has_heard &= !ping;
         let beats = self.lane.heartbeat(self.client, Arc::clone(&self.roster), ping);
         self.beats = Some((beats, ping));
         self.beat_at = Some(now + self.options.heartbeat_every);
@@ -173,7 +180,7 @@ impl Task {
 
     fn beaten(&mut self, (beats, pinged): (Option<Vec<Beat>>, bool)) {
         let is_overdue = beats.is_some_and(|beats| {
-            if pinged && self.listener.is_some() {
+            if pinged && self.listener.is_some() && !self.has_heard {
                 self.hear_by = Some(Instant::now() + HEAR_WITHIN);
             }
             self.roster.beaten(beats)
@@ -223,6 +230,7 @@ impl Task {
     }
 
     fn heard_something(&mut self) {
+        self.has_heard = true;
         self.hear_by = None;
         self.failures = 0;
         if std::mem::take(&mut self.has_warned) {
