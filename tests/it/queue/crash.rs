@@ -6,14 +6,16 @@ use leasehold_testkit::{Cluster, StopMode};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{granted, line_is, stand_in_line};
+use super::{granted, line_is, listens, stand_in_line};
 use crate::support::{LONG, TestDb};
 
 #[tokio::test]
 async fn wait_without_a_limit_outlasts_a_crash_of_the_server() {
     let (cluster, db) = crashing().await;
     let held = db.client().acquire("a").ttl(LONG).await.unwrap();
-    let waits = stand_in_line(&db, "a", db.client().acquire("a")).await;
+    let waits = stand_in_line(&db, "a", db.as_application("waiter").client().acquire("a")).await;
+    // It has looked again and sleeps.
+    listens(&db, "waiter").await;
 
     cluster.stop(StopMode::Immediate).await;
     cluster.restart().await;
