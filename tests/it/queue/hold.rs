@@ -64,20 +64,24 @@ async fn holder_keeps_its_name_while_many_clients_queue_as_fast_as_they_can() {
     let mut clients = JoinSet::new();
 
     for _ in 0..16 {
-        let (leases, name) = (db.client(), name.clone());
-        clients.spawn(async move {
-            let mut waits = 0;
-            while started_at.elapsed() < ttl * 4 {
-                let ended = leases.acquire(&name).wait_at_most(ttl / 200).await;
-                let is_contention = matches!(
-                    ended,
-                    Err(Error::WaitTimedOut { .. } | Error::Busy { .. } | Error::Unanswered { .. })
-                );
-                assert!(is_contention, "{ended:?}");
-                waits += 1;
-            }
-            waits
-        });
+        let leases = db.client();
+        // As many as keep the client's connection busy.
+        for _ in 0..4 {
+            let (leases, name) = (leases.clone(), name.clone());
+            clients.spawn(async move {
+                let mut waits = 0;
+                while started_at.elapsed() < ttl * 4 {
+                    let ended = leases.acquire(&name).wait_at_most(ttl / 200).await;
+                    let is_contention = matches!(
+                        ended,
+                        Err(Error::WaitTimedOut { .. } | Error::Busy { .. } | Error::Unanswered { .. })
+                    );
+                    assert!(is_contention, "{ended:?}");
+                    waits += 1;
+                }
+                waits
+            });
+        }
     }
     let mut not_held = 0;
     let waits = tokio::select! {
