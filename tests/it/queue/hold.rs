@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use leasehold::{Error, Release};
+use leasehold_testkit::eventually;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{AT_ONCE, by_events, granted, granted_at, line_is, listens, stand_in_line};
-use crate::support::{LONG, TestDb, unique_name};
+use crate::support::install::run;
+use crate::support::{LONG, SOON, TestDb, unique_name};
 
 #[tokio::test]
 async fn name_held_on_goes_to_the_first_waiter_the_moment_its_time_is_over() {
@@ -57,9 +59,10 @@ async fn who_becomes_first_while_a_name_is_held_on_is_served_at_that_moment_too(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holder_keeps_its_name_while_many_clients_queue_as_fast_as_they_can() {
-    let (db, name) = (TestDb::shared().await, unique_name!());
-    let ttl = Duration::from_secs(1);
-    let held = db.client().acquire(&name).ttl(ttl).await.unwrap();
+    let (db, name) = (TestDb::own("queue_siege").await, "besieged");
+    run(&db, "alter database queue_siege set track_functions = 'pl'").await;
+    let (holders, ttl) = (db.as_application("holder").client(), Duration::from_secs(1));
+    let held = holders.acquire(name).ttl(ttl).await.unwrap();
     let started_at = Instant::now();
     let mut clients = JoinSet::new();
 
@@ -67,11 +70,11 @@ async fn holder_keeps_its_name_while_many_clients_queue_as_fast_as_they_can() {
         let leases = db.client();
         // As many as keep the client's connection busy.
         for _ in 0..4 {
-            let (leases, name) = (leases.clone(), name.clone());
+            let leases = leases.clone();
             clients.spawn(async move {
                 let mut waits = 0;
                 while started_at.elapsed() < ttl * 4 {
-                    let ended = leases.acquire(&name).wait_at_most(ttl / 200).await;
+                    let ended = leases.acquire(name).wait_at_most(ttl / 200).await;
                     let is_contention = matches!(
                         ended,
                         Err(Error::WaitTimedOut { .. } | Error::Busy { .. } | Error::Unanswered { .. })
@@ -95,9 +98,19 @@ async fn holder_keeps_its_name_while_many_clients_queue_as_fast_as_they_can() {
 
     assert_eq!(not_held, 0);
     assert!(waits.iter().all(|waits| *waits > 20), "{waits:?}");
-    assert_eq!(db.lock(&name).await.unwrap().token, held.fencing_token());
+    assert_eq!(db.lock(name).await.unwrap().token, held.fencing_token());
     assert_eq!(held.release().await.unwrap(), Release::Released);
-    line_is(&db, &name, 0).await;
+    line_is(&db, name, 0).await;
+    // A session reports what it has called when it ends: one renewal every third of the ttl, and none
+    // that found the row locked and went again.
+    holders.close().await;
+    eventually(SOON, "its sessions are gone", async || {
+        db.backends("holder").await.is_empty()
+    })
+    .await;
+    let sql = "select calls from pg_stat_user_functions where schemaname = 'leasehold' and funcname = 'renew'";
+    let renewals: i64 = sqlx::query_scalar(sql).fetch_one(&db.pool).await.unwrap();
+    assert!((4..=16).contains(&renewals), "{renewals}");
 }
 
 /// Long enough to stand in line before it is over, on a machine that is busy too.
