@@ -39,7 +39,11 @@ async fn in_line(db: &TestDb, name: &str) -> i64 {
 }
 
 async fn line_is(db: &TestDb, name: &str, length: i64) {
-    eventually(SOON, &format!("{length} stand in line"), async || {
+    line_is_within(SOON, db, name, length).await;
+}
+
+async fn line_is_within(deadline: Duration, db: &TestDb, name: &str, length: i64) {
+    eventually(deadline, &format!("{length} stand in line"), async || {
         match in_line(db, name).await {
             found if found == length => Ok(()),
             found => Err(found),

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use leasehold::Release;
+use leasehold_testkit::eventually;
 use sqlx::Executor;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
-use super::{granted, in_line, line_is, stand_in_line};
+use super::{granted, in_line, line_is, line_is_within, stand_in_line};
 use crate::support::{LONG, SOON, TestDb, unique_name};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -23,7 +24,7 @@ async fn thousand_waiters_cost_two_connections_and_a_statement_a_second() {
     for _ in 0..1000 {
         waits.spawn(leases.acquire(name).into_future());
     }
-    line_is(&db, name, 1000).await;
+    line_is_within(LONG, &db, name, 1000).await;
     is_at_rest(&db, "thousand", Duration::from_millis(500)).await;
 
     let seen = Seen::watch(&db, "thousand", Duration::from_secs(4)).await;
@@ -105,7 +106,7 @@ async fn is_at_rest(db: &TestDb, application: &str, quiet: Duration) {
     let sql = "select count(*) from pg_stat_activity
                where application_name = $1
                    and (state <> 'idle' or query_start > clock_timestamp() - make_interval(secs => $2))";
-    leasehold_testkit::eventually(SOON, "its sessions are at rest", async || {
+    eventually(LONG, "its sessions are at rest", async || {
         let busy = sqlx::query_scalar::<_, i64>(sql)
             .bind(application)
             .bind(quiet.as_secs_f64())
