@@ -163,7 +163,7 @@ fn child_process_that_waits() {
 }
 
 fn answer(answer: &str) {
-    writeln!(std::io::stdout(), "{ANSWER}{answer}").unwrap();
+    writeln!(std::io::stdout().lock(), "{ANSWER}{answer}").unwrap();
 }
 
 const TERMS: &str = "LEASEHOLD_TEST_WAITER";
