@@ -2,18 +2,13 @@
 //!
 //! Each test and its client run on one thread, which is how their events are told from others'.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
-use leasehold::{FencingToken, LossCause};
+use leasehold::LossCause;
 use leasehold_testkit::eventually;
-use tracing::field::{Field, Visit};
-use tracing::span;
-use tracing::{Level, Metadata, Subscriber};
+use tracing::Level;
 
+use crate::support::heard::Heard;
 use crate::support::{LONG, SOON, TestDb, unique_name};
 
 #[tokio::test]
@@ -170,115 +165,4 @@ async fn hold_that_is_ended_by_closing_the_client_is_told_without_a_warning() {
     assert!(heard.louder_than_debug().is_empty(), "{:?}", heard.louder_than_debug());
 }
 
-/// The events of this crate on one thread.
-#[derive(Debug, Clone, Default)]
-struct Heard {
-    events: Arc<Mutex<Vec<Event>>>,
-}
-
-#[derive(Debug, Clone)]
-struct Event {
-    level: Level,
-    message: String,
-    fields: BTreeMap<&'static str, String>,
-}
-
-impl Heard {
-    fn listen() -> (Self, Listening) {
-        static INSTALL: Once = Once::new();
-        INSTALL.call_once(|| {
-            tracing::subscriber::set_global_default(ByThread).expect("nobody else listens");
-            // A callsite that another thread has just met may have been told that nobody does.
-            tracing::callsite::rebuild_interest_cache();
-        });
-        let heard = Self::default();
-        LISTENING.set(Some(heard.clone()));
-        (heard, Listening)
-    }
-
-    fn all(&self) -> Vec<Event> {
-        self.events.lock().unwrap().clone()
-    }
-
-    fn of_lease(&self, name: &str, token: FencingToken) -> Vec<Event> {
-        let token = token.to_string();
-        let mut events = self.all();
-        events.retain(|event| {
-            event.fields.get("lease.name").is_some_and(|of| of == name)
-                && event.fields.get("lease.fencing_token") == Some(&token)
-        });
-        events
-    }
-
-    fn count(&self, name: &str, token: FencingToken, message: &str) -> usize {
-        let told = self.of_lease(name, token);
-        told.iter().filter(|event| event.message == message).count()
-    }
-
-    fn louder_than_debug(&self) -> Vec<Event> {
-        let mut events = self.all();
-        events.retain(|event| event.level < Level::DEBUG);
-        events
-    }
-}
-
-/// Ends when dropped.
-struct Listening;
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        LISTENING.set(None);
-    }
-}
-
-/// Hands each event to whoever listens on its thread. There is one for the process: of several,
-/// tracing may ask the wrong one whether a new callsite is of interest, and remember the answer.
-struct ByThread;
-
-impl Subscriber for ByThread {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("leasehold")
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        let mut fields = Fields::default();
-        event.record(&mut fields);
-        let event = Event {
-            level: *event.metadata().level(),
-            message: fields.0.remove("message").unwrap_or_default(),
-            fields: fields.0,
-        };
-        LISTENING.with_borrow(|heard| {
-            if let Some(heard) = heard {
-                heard.events.lock().unwrap().push(event);
-            }
-        });
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-}
-
-#[derive(Default)]
-struct Fields(BTreeMap<&'static str, String>);
-
-impl Visit for Fields {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.0.insert(field.name(), format!("{value:?}"));
-    }
-}
-
 const EAGER: Duration = Duration::from_millis(50);
-
-thread_local! {
-    static LISTENING: RefCell<Option<Heard>> = const { RefCell::new(None) };
-}

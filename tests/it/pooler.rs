@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use leasehold::{Error, LeaseClient, Release};
-use leasehold_testkit::{Cluster, FaultProxy, PgBouncer, eventually};
+use leasehold_testkit::{FaultProxy, PgBouncer, eventually};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::support::SOON;
-use crate::support::TestDb;
+use crate::support::faults::pgbouncer;
+use crate::support::{SOON, TestDb};
 
 #[tokio::test]
 async fn clients_share_two_server_sessions_of_a_transaction_pooler_without_an_error() {
@@ -143,15 +143,6 @@ async fn cycles(client: LeaseClient, number: usize) -> Vec<i64> {
 
 fn proxy(pgbouncer: &PgBouncer, db: &TestDb) -> FaultProxy {
     FaultProxy::start(([127, 0, 0, 1], pgbouncer.options(&db.options).get_port()).into())
-}
-
-/// `None` only where somebody has said that there shall be none.
-async fn pgbouncer() -> Option<PgBouncer> {
-    if std::env::var_os("LEASEHOLD_SKIP_PGBOUNCER").is_some() {
-        return None;
-    }
-    let started = PgBouncer::try_start(Cluster::shared().await, 2).await;
-    Some(started.unwrap_or_else(|error| panic!("{error}\n(LEASEHOLD_SKIP_PGBOUNCER=1 leaves these tests out)")))
 }
 
 const TTL: Duration = Duration::from_secs(10);

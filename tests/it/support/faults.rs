@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use leasehold_testkit::{FaultProxy, eventually};
+use leasehold_testkit::{Cluster, FaultProxy, PgBouncer, eventually};
 use sqlx::{Connection, PgConnection, Row as _};
 use uuid::Uuid;
 
@@ -86,4 +86,14 @@ impl TestDb {
         })
         .await;
     }
+}
+
+/// PgBouncer in front of the shared cluster, with two server sessions for each database. `None` only
+/// where somebody has said that there shall be none.
+pub(crate) async fn pgbouncer() -> Option<PgBouncer> {
+    if std::env::var_os("LEASEHOLD_SKIP_PGBOUNCER").is_some() {
+        return None;
+    }
+    let started = PgBouncer::try_start(Cluster::shared().await, 2).await;
+    Some(started.unwrap_or_else(|error| panic!("{error}\n(LEASEHOLD_SKIP_PGBOUNCER=1 leaves these tests out)")))
 }

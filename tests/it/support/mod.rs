@@ -2,6 +2,7 @@
 
 pub(crate) mod cancelled;
 pub(crate) mod faults;
+pub(crate) mod heard;
 pub(crate) mod hostile;
 pub(crate) mod install;
 mod locks;
