@@ -40,7 +40,8 @@ pub(crate) enum BeatOutcome {
     Unknown,
 }
 
-/// Keeps the client and its waiters alive. With `ping`, its own listener is told too.
+/// Keeps the client and its waiters alive. With `ping`, its own listener is told too, unless the
+/// server's queue of notifications is almost full: a notification would undo the heartbeat.
 pub(crate) async fn heartbeat(
     conn: &mut PgConnection,
     mode: Mode,
@@ -106,7 +107,8 @@ pub(super) fn ahead(count: Option<i32>) -> u32 {
 // Nothing in the queue outlives a crash, so nothing of it waits for the disk.
 const HEARTBEAT: &str = "\
     select h.owner, h.outcome, h.ahead, h.expires_in, h.held_by, h.held_since, \
-        case when $4 then pg_catalog.pg_notify(leasehold.channel($1), '') end \
+        case when $4 and pg_catalog.pg_notification_queue_usage() < 0.9 \
+            then pg_catalog.pg_notify(leasehold.channel($1), '') end \
     from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
         cross join pg_catalog.set_config('synchronous_commit', 'off', true) as f (flush) \
         cross join lateral leasehold.heartbeat(\
