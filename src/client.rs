@@ -394,11 +394,7 @@ impl LeaseClientBuilder {
                 problem: format!("{:?} is not between 100 ms and 5 min", self.heartbeat_every),
             });
         }
-        let listen_at = self.listener_url.map(|url| url.parse::<PgConnectOptions>()).transpose();
-        let listen_at = listen_at.map_err(|error| Error::InvalidOption {
-            option: "listener_url",
-            problem: error.to_string(),
-        })?;
+        let listen_at = self.listener_url.as_deref().map(parse_listener_url).transpose()?;
         Ok(LeaseClient {
             shared: Arc::new(Shared {
                 options: Options {
@@ -436,6 +432,18 @@ impl fmt::Debug for LeaseClientBuilder {
             .field("wakeup", &self.wakeup)
             .field("heartbeat_every", &self.heartbeat_every)
             .finish_non_exhaustive()
+    }
+}
+
+/// sqlx takes the URL of whatever else for a server's, by its host alone.
+fn parse_listener_url(url: &str) -> Result<PgConnectOptions, Error> {
+    let invalid = |problem| Error::InvalidOption {
+        option: "listener_url",
+        problem,
+    };
+    match url.split_once("://") {
+        Some(("postgres" | "postgresql", _)) => url.parse().map_err(|error: sqlx::Error| invalid(error.to_string())),
+        _ => Err(invalid("it does not begin with postgres:// or postgresql://".into())),
     }
 }
 
