@@ -97,9 +97,8 @@ async fn first_in_line_leaves_and_the_next_is_served_although_the_queue_is_full(
 #[tokio::test]
 async fn queue_that_is_really_full_undoes_neither_releases_nor_leaves_nor_heartbeats() {
     let Some(bin) = std::env::var_os("LEASEHOLD_PG17_BIN") else {
-        println!(
-            "left out: LEASEHOLD_PG17_BIN names no server of PostgreSQL 17 or newer, whose queue can be a small one"
-        );
+        let why = "LEASEHOLD_PG17_BIN names no server of PostgreSQL 17 or newer, which may have a small queue";
+        eprintln!("left out: {why}");
         return;
     };
     let (heard, _listening) = Heard::listen();
