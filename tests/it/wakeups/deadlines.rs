@@ -1,18 +1,20 @@
 //! `wait_at_most` is honoured whatever the network and the server do, and a wait without a limit
 //! goes on all the while.
 //!
-//! Each test has two waiters in line when its fault begins.
+//! Each test has two waiters in line when its fault begins. Where only the lane is hit, the first is
+//! told meanwhile that its turn has come, and asks in vain.
 
 use std::time::Duration;
 
 use leasehold::{Error, Lease, LeaseClient};
-use leasehold_testkit::{Cluster, FaultProxy, StopMode, signals};
+use leasehold_testkit::{Cluster, FaultProxy, StopMode, eventually, signals};
 use sqlx::Executor;
 use sqlx::postgres::PgPoolOptions;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
+use uuid::Uuid;
 
-use super::{QUICK_BEAT, asleep};
+use super::{QUICK_BEAT, Waiting, asleep, listening, url};
 use crate::support::sql::{Grant, fence, grant, release, run};
 use crate::support::{SOON, TestDb, unique_name};
 
@@ -22,11 +24,13 @@ async fn deadline_is_kept_while_the_network_swallows_everything() {
     let waits = scene.two_waits().await;
 
     scene.proxy.pause();
+    scene.release(&waits.endless.holder).await;
     let refused = waits.limited.ends_in_time().await;
+    assert!(!waits.endless.waiter.is_finished());
     scene.proxy.heal();
 
     assert!(matches!(refused, Error::WaitTimedOut { .. }), "{refused:?}");
-    scene.serves(waits.endless).await;
+    waits.endless.served().await;
 }
 
 #[tokio::test]
@@ -59,11 +63,13 @@ async fn deadline_is_kept_while_connections_are_refused() {
 
     scene.proxy.refuse();
     scene.proxy.reset();
+    scene.release(&waits.endless.holder).await;
     let refused = waits.limited.ends_in_time().await;
+    assert!(!waits.endless.waiter.is_finished());
     scene.proxy.heal();
 
     assert!(matches!(refused, Error::WaitTimedOut { .. }), "{refused:?}");
-    scene.serves(waits.endless).await;
+    waits.endless.served().await;
 }
 
 #[tokio::test]
@@ -73,11 +79,13 @@ async fn deadline_is_kept_while_every_packet_is_late() {
 
     // An answer takes longer than is left.
     scene.proxy.delay(LIMIT / 2);
+    scene.release(&waits.endless.holder).await;
     let refused = waits.limited.ends_in_time().await;
+    assert!(!waits.endless.waiter.is_finished());
     scene.proxy.heal();
 
     assert!(matches!(refused, Error::WaitTimedOut { .. }), "{refused:?}");
-    scene.serves(waits.endless).await;
+    waits.endless.served().await;
 }
 
 #[tokio::test]
@@ -178,9 +186,15 @@ async fn deadline_is_kept_while_the_pool_is_exhausted() {
         .await
         .unwrap();
     let mut taken = pool.acquire().await.unwrap();
-    let leases = LeaseClient::builder(pool.clone()).heartbeat_every(QUICK_BEAT).build();
+    let application = format!("wakeups-{}", Uuid::new_v4());
+    let leases = LeaseClient::builder(pool.clone())
+        .listener_url(format!("{}&application_name={application}", url(&db)))
+        .heartbeat_every(QUICK_BEAT)
+        .build()
+        .unwrap();
     let scene = Scene {
-        leases: leases.unwrap(),
+        leases,
+        application,
         ..Scene::of(db).await
     };
     let waits = scene.two_waits().await;
@@ -193,10 +207,12 @@ async fn deadline_is_kept_while_the_pool_is_exhausted() {
     taken.execute("select 1").await.unwrap();
 }
 
-/// A client behind a proxy, and the database without it.
+/// A client whose lane is behind a proxy, and the database without it.
 struct Scene {
     db: TestDb,
     proxy: FaultProxy,
+    /// The listener's.
+    application: String,
     leases: LeaseClient,
     name: String,
 }
@@ -223,17 +239,27 @@ struct Endless {
 
 impl Scene {
     async fn of(db: TestDb) -> Self {
-        let proxy = db.proxy();
-        let leases = db.through(&proxy).builder().heartbeat_every(QUICK_BEAT);
+        let (proxy, application) = (db.proxy(), format!("wakeups-{}", Uuid::new_v4()));
+        let leases = db
+            .through(&proxy)
+            .builder()
+            .listener_url(format!("{}&application_name={application}", url(&db)))
+            .heartbeat_every(QUICK_BEAT)
+            // A wait that goes on outlasts it.
+            .answer_within(LIMIT * 2 / 3)
+            .build()
+            .unwrap();
         Self {
-            leases: leases.build().unwrap(),
+            leases,
             db,
             proxy,
+            application,
             name: unique_name!(),
         }
     }
 
     async fn two_waits(&self) -> Waits {
+        self.listens().await;
         let mut holder = self.db.session().await;
         let holder = grant(&mut holder, &self.name, "1 minute").await;
 
@@ -253,6 +279,16 @@ impl Scene {
         assert!(Instant::now() < deadline, "both are in line in time");
         let endless = Endless { holder, waiter };
         Waits { limited, endless }
+    }
+
+    /// Makes the client listen, as somebody waits for something else.
+    async fn listens(&self) {
+        let waiting = Waiting::begin(&self.db, &self.leases).await;
+        eventually(SOON, "the client listens", async || {
+            !listening(&self.db, &self.application).await.is_empty()
+        })
+        .await;
+        waiting.hand_off().await;
     }
 
     async fn release(&self, holder: &Grant) {

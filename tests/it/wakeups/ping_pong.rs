@@ -47,8 +47,9 @@ async fn hand_to_and_fro(waiters: usize) -> Duration {
             tasks.spawn(async move {
                 while !state.lock().unwrap().is_over() {
                     let lease = leases.acquire(&name).await.unwrap();
-                    if state.lock().unwrap().is_granted() {
-                        // Whoever comes later is served without being woken.
+                    let waits = state.lock().unwrap().count_grant();
+                    if waits {
+                        // To be told. Else the release comes while others are about to stand in line.
                         until_somebody_waits(&pool, &name).await;
                     }
                     state.lock().unwrap().released_at = Some(Instant::now());
@@ -78,13 +79,13 @@ impl State {
         self.hand_offs >= HAND_OFFS
     }
 
-    /// Counts a grant. False when the end has come.
-    fn is_granted(&mut self) -> bool {
+    /// Counts a grant. True for every other, as long as somebody will come to wait.
+    fn count_grant(&mut self) -> bool {
         if let Some(released_at) = self.released_at {
             self.slowest = self.slowest.max(released_at.elapsed());
             self.hand_offs += 1;
         }
-        !self.is_over()
+        self.hand_offs.is_multiple_of(2) && !self.is_over()
     }
 }
 
