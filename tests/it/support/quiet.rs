@@ -89,6 +89,7 @@ async fn start() -> Cluster {
         .setting("wal_level", "minimal")
         .setting("max_wal_senders", "0")
         .setting("autovacuum", "off")
+        .setting("max_prepared_transactions", "4")
         .setting("checkpoint_timeout", "1h")
         .setting("max_wal_size", "2GB")
         .setting("wal_writer_delay", "10s")
