@@ -291,6 +291,30 @@ async fn head_is_granted_a_lease_that_ran_out_without_being_told() {
     }
 }
 
+/// Between the two questions of an acquire, whether the name is free and whether it is pinned, it
+/// may have been granted.
+#[tokio::test]
+async fn to_ask_whether_a_name_is_pinned_does_not_lock_a_lease_that_was_granted_meanwhile() {
+    let (db, name) = (TestDb::shared().await, unique_name!());
+    let [mut holder, mut asking] = sessions(&db).await;
+    let held = grant(&mut holder, &name, "1 hour").await;
+
+    run(&mut asking, "begin").await;
+    let is_pinned: bool = sqlx::query_scalar("select leasehold.pinned($1)")
+        .bind(&name)
+        .fetch_one(&mut asking)
+        .await
+        .unwrap();
+    let outcomes = [
+        renew(&mut holder, &held, "1 hour").await,
+        release(&mut holder, &held, "0").await,
+    ];
+    run(&mut asking, "rollback").await;
+
+    assert!(!is_pinned);
+    assert_eq!(outcomes, ["renewed", "released"]);
+}
+
 /// What ends a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
