@@ -795,6 +795,11 @@ begin
                 end;
             end if;
 
+            -- Somebody was just looking for the mark of this name, or of another that shares it.
+            if not is_marked then
+                perform leasehold.mark_changing(release.lock_name);
+            end if;
+
             if release.hold_at_least > '0' and held_until > clock_timestamp() then
                 -- Taken on by an owner that nobody knows. Without a ttl no fence passes.
                 update leasehold.locks as l
