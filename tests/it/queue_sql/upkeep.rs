@@ -28,9 +28,9 @@ async fn client_row_is_written_once_half_of_its_time_is_over_and_not_per_waiter(
         let first = register(&mut session, form).await;
         let soon = register(&mut session, form).await;
         // The ttl is a minute.
-        silence(&mut session, client, -31.0).await;
+        silence(&mut session, client, -45.0).await;
         let before_half_time = register(&mut session, form).await;
-        silence(&mut session, client, -29.0).await;
+        silence(&mut session, client, -15.0).await;
         let after_half_time = register(&mut session, form).await;
         silence(&mut session, client, 10.0).await;
         let dead = register(&mut session, form).await;
