@@ -12,14 +12,21 @@ async fn plans_made_while_nobody_waits_read_few_rows_when_tens_of_thousands_wait
     let db = TestDb::own("queue_sql_plans").await;
     let [mut session, mut others] = sessions(&db).await;
     run(&mut session, "set plan_cache_mode = force_generic_plan").await;
+    // From here on the planner knows that both are empty.
     run(&mut others, "vacuum analyze leasehold.waiters, leasehold.clients").await;
-    // As often as it takes until the plan of every statement is kept.
-    for _ in 0..10 {
-        for form in Form::BOTH {
-            cycle(&mut session, form).await;
-        }
+    // Each by itself first: called by another, a function is planned with the settings of that one.
+    for call in [
+        "wake('by itself')",
+        "ahead('by itself', null)",
+        "ticket(gen_random_uuid())",
+        "leave(gen_random_uuid())",
+        "keep_client(gen_random_uuid(), '1 s')",
+        "stand_in_line('by itself', gen_random_uuid(), gen_random_uuid(), '1 s')",
+        "heartbeat(gen_random_uuid(), '1 s', array[gen_random_uuid()])",
+    ] {
+        run(&mut session, &format!("select leasehold.{call}")).await;
     }
-    run(&mut others, "vacuum analyze leasehold.waiters, leasehold.clients").await;
+    run(&mut session, "select count(waiters) from leasehold.held").await;
     for _ in 0..10 {
         for form in Form::BOTH {
             cycle(&mut session, form).await;
