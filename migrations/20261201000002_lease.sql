@@ -85,12 +85,10 @@ begin
         begin
             -- No-key-update passes beside key-share and conflicts with all else, for update
             -- conflicts with key-share too: the first alone is to be had of a row that only
-            -- fenced transactions hold. A lease granted in the meantime is left alone: its
-            -- renewal would find the row busy.
+            -- fenced transactions hold.
             perform
             from leasehold.locks as l
             where l.name = pinned.lock_name
-                and (l.owner is null or l.expires_at <= clock_timestamp())
             for no key update skip locked;
 
             if not found then
@@ -107,7 +105,7 @@ begin
         $$;
 
         comment on function leasehold.pinned(text) is
-            'Whether an open fenced transaction, and nothing else, holds the row of the lock, which is free or has run out.';
+            'Whether an open fenced transaction, and nothing else, holds the row of the lock.';
 
         create or replace function leasehold.acquire(
             lock_name         text,

@@ -1,14 +1,11 @@
 //! The lines in which requests wait: oldest first, each with its own time to go again.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::name::LockName;
 use crate::trust::{full_jitter, random};
-
-use super::{AcquireRequest, ReleaseRequest};
 
 /// A request in line.
 #[derive(Debug)]
@@ -71,7 +68,7 @@ impl<R> Default for Line<R> {
     }
 }
 
-impl<R: Named> Line<R> {
+impl<R> Line<R> {
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -100,10 +97,9 @@ impl<R: Named> Line<R> {
             .min()
     }
 
-    /// The next batch: what is due, oldest first, one request per name, at most `cap`.
+    /// The next batch: what is due, oldest first, at most `cap`.
     pub(super) fn take_batch(&mut self, now: Instant, cap: usize) -> Vec<Waiting<R>> {
         let mut batch: Vec<Waiting<R>> = Vec::new();
-        let mut names = HashSet::new();
         let mut left = VecDeque::new();
         let mut most = cap;
         while let Some(waiting) = self.waiting.pop_front() {
@@ -111,10 +107,7 @@ impl<R: Named> Line<R> {
                 left.push_back(waiting);
                 break;
             }
-            let fits = waiting.is_due(now)
-                && batch.len() < waiting.batch_at_most
-                && names.insert(waiting.request.name().clone());
-            if fits {
+            if waiting.is_due(now) && batch.len() < waiting.batch_at_most {
                 most = most.min(waiting.batch_at_most);
                 batch.push(waiting);
             } else {
@@ -141,40 +134,17 @@ impl<R: Named> Line<R> {
     }
 }
 
-pub(super) trait Named {
-    fn name(&self) -> &LockName;
-}
-
-impl Named for AcquireRequest {
-    fn name(&self) -> &LockName {
-        &self.args.name
-    }
-}
-
-impl Named for ReleaseRequest {
-    fn name(&self) -> &LockName {
-        &self.args.name
-    }
-}
-
 const BACKOFF_BASE: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    impl Named for LockName {
-        fn name(&self) -> &LockName {
-            self
-        }
-    }
-
     #[test]
     fn a_bad_request_ends_up_alone_after_few_batches_and_its_neighbours_go_together() {
-        let names = |count: u32| (0..count).map(|number| LockName::new(format!("{number}")).expect("it is short"));
-        for bad in names(256) {
+        for bad in 0..256 {
             let mut line = Line::default();
-            names(256).for_each(|name| line.push(Waiting::new(name)));
+            (0..256).for_each(|number| line.push(Waiting::new(number)));
 
             let (mut batches, mut granted, mut refused) = (0, 0, 0);
             while !line.is_empty() {
