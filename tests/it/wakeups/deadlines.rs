@@ -330,4 +330,4 @@ impl Limited {
     }
 }
 
-const LIMIT: Duration = Duration::from_millis(700);
+const LIMIT: Duration = Duration::from_millis(2_000);
