@@ -1,11 +1,14 @@
 //! The lines in which requests wait: oldest first, each with its own time to go again.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::name::LockName;
 use crate::trust::{full_jitter, random};
+
+use super::{AcquireRequest, ReleaseRequest};
 
 /// A request in line.
 #[derive(Debug)]
@@ -68,7 +71,7 @@ impl<R> Default for Line<R> {
     }
 }
 
-impl<R> Line<R> {
+impl<R: Named> Line<R> {
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -97,17 +100,24 @@ impl<R> Line<R> {
             .min()
     }
 
-    /// The next batch: what is due, oldest first, at most `cap`.
+    /// The next batch: what is due, oldest first, at most `cap`. One request per name, so that whoever
+    /// was woken does not wait for the longer statement of those who come to stand in line; of a long
+    /// line several, which would each wait for all the others.
     pub(super) fn take_batch(&mut self, now: Instant, cap: usize) -> Vec<Waiting<R>> {
         let mut batch: Vec<Waiting<R>> = Vec::new();
+        let mut names = HashSet::new();
         let mut left = VecDeque::new();
+        let is_long = self.waiting.len() > LONG;
         let mut most = cap;
         while let Some(waiting) = self.waiting.pop_front() {
             if batch.len() >= most {
                 left.push_back(waiting);
                 break;
             }
-            if waiting.is_due(now) && batch.len() < waiting.batch_at_most {
+            let fits = waiting.is_due(now)
+                && batch.len() < waiting.batch_at_most
+                && (is_long || names.insert(waiting.request.name().clone()));
+            if fits {
                 most = most.min(waiting.batch_at_most);
                 batch.push(waiting);
             } else {
@@ -134,17 +144,42 @@ impl<R> Line<R> {
     }
 }
 
+pub(super) trait Named {
+    fn name(&self) -> &LockName;
+}
+
+impl Named for AcquireRequest {
+    fn name(&self) -> &LockName {
+        &self.args.name
+    }
+}
+
+impl Named for ReleaseRequest {
+    fn name(&self) -> &LockName {
+        &self.args.name
+    }
+}
+
+const LONG: usize = 32;
+
 const BACKOFF_BASE: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    impl Named for LockName {
+        fn name(&self) -> &LockName {
+            self
+        }
+    }
+
     #[test]
     fn a_bad_request_ends_up_alone_after_few_batches_and_its_neighbours_go_together() {
-        for bad in 0..256 {
+        let names = |count: u32| (0..count).map(|number| LockName::new(format!("{number}")).expect("it is short"));
+        for bad in names(256) {
             let mut line = Line::default();
-            (0..256).for_each(|number| line.push(Waiting::new(number)));
+            names(256).for_each(|name| line.push(Waiting::new(name)));
 
             let (mut batches, mut granted, mut refused) = (0, 0, 0);
             while !line.is_empty() {
