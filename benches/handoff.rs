@@ -1,9 +1,11 @@
 //! `make handoff`: how a name goes from holder to holder, at length.
 //!
-//! Two runs, each with processes of their own on a PostgreSQL of their own, judged by the database's
+//! Two runs and a look at what waiting costs, each with processes of their own on a PostgreSQL of their own, judged by the database's
 //! record: a trigger writes down every waiter that leaves the line with the token that was granted.
 //!
 //! - turns: 4 processes × 16 waiters × 200 turns on one name.
+//! - idle: 1,000 waiters of one client in line; what the application's pool, which the client shares,
+//!   takes for `select 1` beside them, as a ratio to the same without them.
 //! - ping-pong: more than 100,000 hand-offs between 2 processes, their heartbeat set to 30 s, so that a wake-up
 //!   that is lost shows as a wait of seconds.
 //!
@@ -84,6 +86,7 @@ async fn main() -> Outcome<()> {
             heartbeat_every: Duration::from_secs(30),
         },
     ];
+    idle_waiters().await?;
     let mut total = Figures::default();
     for run in runs {
         let figures = measure(run).await?;
@@ -156,6 +159,49 @@ async fn measure(run: Run) -> Outcome<Figures> {
         notifications,
         heartbeats,
     })
+}
+
+async fn idle_waiters() -> Outcome<()> {
+    let cluster = Cluster::builder().setting("track_functions", "pl").try_start().await?;
+    let pool = PgPoolOptions::new().max_connections(2).connect(&cluster.url()).await?;
+    leasehold::migrate(&pool).await?;
+    let leases = LeaseClient::new(pool.clone());
+    let held = leases.acquire(NAME).await?;
+    let without = median_of_select_1(&pool).await?;
+    let waiters: Vec<_> = (0..1000)
+        .map(|_| tokio::spawn(leases.acquire(NAME).into_future()))
+        .collect();
+    let in_line = "select count(*) from leasehold.waiters";
+    while sqlx::query_scalar::<_, i64>(in_line).fetch_one(&pool).await? < 1000 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let beside = median_of_select_1(&pool).await?;
+    let others =
+        "select count(*) from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()";
+    let connections: i64 = sqlx::query_scalar(others).fetch_one(&pool).await?;
+    println!(
+        "idle: 1,000 waiters\n    select 1 through the pool takes {:.2} of what it takes without them; \
+         {connections} connections beside the one that counts, {} of them the pool's",
+        beside / without,
+        pool.size() - 1
+    );
+    waiters.iter().for_each(tokio::task::JoinHandle::abort);
+    held.release().await?;
+    leases.close().await;
+    Ok(())
+}
+
+/// Microseconds.
+async fn median_of_select_1(pool: &PgPool) -> Outcome<f64> {
+    let mut took = Vec::new();
+    let until = std::time::Instant::now() + Duration::from_secs(5);
+    while std::time::Instant::now() < until {
+        let asked_at = std::time::Instant::now();
+        sqlx::query("select 1").execute(pool).await?;
+        took.push(asked_at.elapsed().as_secs_f64() * 1e6);
+    }
+    took.sort_by(f64::total_cmp);
+    Ok(took[took.len() / 2])
 }
 
 /// One process: so many waiters, each with so many turns.
