@@ -25,6 +25,7 @@
 
 mod ghosts;
 mod lines;
+mod queue;
 mod session;
 mod steps;
 mod task;

@@ -215,62 +215,6 @@ impl Task {
         }
     }
 
-    /// Leaves go before the heartbeat, which would find those who leave not named.
-    pub(super) async fn tend_queue(&mut self) {
-        if self.queue.leaves.is_empty() && self.queue.wakes.is_empty() {
-            self.heartbeat().await;
-        } else {
-            self.leave().await;
-        }
-    }
-
-    async fn leave(&mut self) {
-        let Some(mut session) = self.session.take() else { return };
-        let on = session.id();
-        let left = self.queue.leaves.split_off(self.queue.leaves.len().min(MAX_LEAVES));
-        let leaves = std::mem::replace(&mut self.queue.leaves, left);
-        let wakes = std::mem::take(&mut self.queue.wakes);
-        let owners: Vec<_> = leaves.iter().map(|(owner, _)| *owner).collect();
-
-        let sent = self
-            .exchange(on, QUEUE_PATIENCE, async move {
-                let answer = store::leave(&mut session.conn, session.mode, &owners, &wakes).await;
-                (session, answer)
-            })
-            .await;
-
-        match sent {
-            Sent::Answered(()) => {}
-            Sent::Refused(_, Severity::Passing | Severity::TooLong) | Sent::Cut(_) => {
-                self.queue.leaves.extend(leaves);
-                self.queue.not_before = Some(Instant::now() + full_jitter(BUSY_CAP, BUSY_CAP, 0, random()));
-            }
-            // The heartbeat, or its end, takes them out of line.
-            Sent::Refused(fault, _) => warn!(error = %fault, "could not leave the queue"),
-        }
-    }
-
-    async fn heartbeat(&mut self) {
-        let Some(request) = self.queue.heartbeat.take() else {
-            return;
-        };
-        let Some(mut session) = self.session.take() else { return };
-        let on = session.id();
-        let (client, ping, owners) = (request.client, request.ping, request.roster.owners());
-
-        let sent = self
-            .exchange(on, patience(client.ttl), async move {
-                let answer = store::heartbeat(&mut session.conn, session.mode, client, &owners, ping).await;
-                (session, answer)
-            })
-            .await;
-
-        let _ = request.reply.send(match sent {
-            Sent::Answered(beats) => Ok(beats),
-            Sent::Refused(fault, _) | Sent::Cut(fault) => Err(fault),
-        });
-    }
-
     /// Asks the server which given-up connections it still has.
     pub(super) async fn probe(&mut self) {
         self.probe_at = Instant::now() + PROBE_EVERY;
@@ -360,7 +304,7 @@ fn is_queue_full(fault: &sqlx::Error) -> bool {
 }
 
 /// How long an answer may take: a fraction of what rides on it.
-fn patience(ttl: Duration) -> Duration {
+pub(super) fn patience(ttl: Duration) -> Duration {
     (ttl / 3).clamp(MIN_PATIENCE, MAX_PATIENCE)
 }
 
@@ -371,12 +315,9 @@ const MIN_PATIENCE: Duration = Duration::from_millis(100);
 const MAX_RENEWALS: usize = 10_000;
 const MAX_ACQUIRES: usize = 256;
 const MAX_RELEASES: usize = 512;
-const MAX_LEAVES: usize = 512;
-
-const QUEUE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A row that somebody has locked, or a statement that may pass at the next try.
-const BUSY_CAP: Duration = Duration::from_millis(50);
+pub(super) const BUSY_CAP: Duration = Duration::from_millis(50);
 /// A release that is repeated because an old acquire may still be carried out.
 const HAUNTED_CAP: Duration = Duration::from_millis(500);
 const PROBE_EVERY: Duration = Duration::from_millis(250);

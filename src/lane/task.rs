@@ -13,14 +13,13 @@ use tracing::{debug, warn};
 
 use super::ghosts::Ghosts;
 use super::lines::{Line, Waiting};
+use super::queue::QueueWork;
 use super::session::{Session, SessionId, Severity, is_final, is_read_only, severity};
 use super::steps::MAX_PATIENCE;
 use super::{
-    AcquireRequest, AskFailed, Fault, HeartbeatRequest, Lane, LaneOptions, ReleaseAnswer, ReleaseRequest, RenewAnswer,
-    RenewRequest, Request,
+    AcquireRequest, AskFailed, Fault, Lane, LaneOptions, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
+    Request,
 };
-use crate::name::LockName;
-use crate::owner::OwnerToken;
 use crate::trust::{full_jitter, random};
 
 #[derive(Debug)]
@@ -81,30 +80,6 @@ enum Turn {
     Release,
     Queue,
     Acquire,
-}
-
-/// What waits to be told to the queue in the database.
-#[derive(Debug, Default)]
-pub(super) struct QueueWork {
-    /// Who leaves, and until when it is worth saying.
-    pub(super) leaves: Vec<(OwnerToken, Instant)>,
-    pub(super) wakes: Vec<LockName>,
-    pub(super) heartbeat: Option<HeartbeatRequest>,
-    pub(super) not_before: Option<Instant>,
-}
-
-impl QueueWork {
-    fn is_empty(&self) -> bool {
-        self.leaves.is_empty() && self.wakes.is_empty() && self.heartbeat.is_none()
-    }
-
-    fn is_due(&self, now: Instant) -> bool {
-        !self.is_empty() && self.not_before.is_none_or(|at| at <= now)
-    }
-
-    fn next_due(&self, now: Instant) -> Option<Instant> {
-        self.not_before.filter(|at| *at > now && !self.is_empty())
-    }
 }
 
 impl Turn {
