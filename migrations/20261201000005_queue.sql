@@ -476,7 +476,7 @@ begin
             set enable_seqscan = off
         as $$
         declare
-            term        constant interval := make_interval(secs => extract(epoch from acquire.ttl)::double precision);
+            term        interval;
             locked_at   timestamptz;
             has_queue   boolean;
             is_promised boolean := false;
@@ -495,6 +495,8 @@ begin
             if acquire.client is not null then
                 perform leasehold.check_client_ttl(acquire.client_ttl);
             end if;
+
+            term := make_interval(secs => extract(epoch from acquire.ttl)::double precision);
 
             -- Looked at before the row is locked: a latecomer who locks first and looks second is in
             -- the way of the one who was just woken.
