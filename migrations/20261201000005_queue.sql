@@ -376,13 +376,18 @@ begin
             perform leasehold.check_client_ttl(heartbeat.client_ttl);
             perform leasehold.keep_client(heartbeat.client, heartbeat.client_ttl);
 
-            -- Of an acquire that came late, after its leave.
+            -- Of an acquire that came late, after its leave. Materialized: the planner evaluates first
+            -- what it thinks cheaper, and nobody else may leave.
             return query
-            select null::uuid, w.ticket, 'left', null::integer, null::interval, null::text, null::timestamptz
-            from leasehold.waiters as w
-            where w.client = heartbeat.client
-                and w.owner <> all (coalesce(heartbeat.owners, '{}'))
-                and leasehold.leave(w.owner);
+            with not_named as materialized (
+                select w.owner, w.ticket
+                from leasehold.waiters as w
+                where w.client = heartbeat.client
+                    and w.owner <> all (coalesce(heartbeat.owners, '{}'))
+            )
+            select null::uuid, n.ticket, 'left', null::integer, null::interval, null::text, null::timestamptz
+            from not_named as n
+            where leasehold.leave(n.owner);
 
             return query
             with mine as materialized (
