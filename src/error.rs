@@ -99,6 +99,42 @@ pub enum Error {
         source: sqlx::Error,
     },
 
+    /// The resource has accepted a higher fencing token: somebody else has taken over since.
+    #[error("fencing token {fencing_token} is stale for resource {resource:?}")]
+    Stale {
+        /// What was to be written.
+        resource: String,
+        /// The token that was refused.
+        fencing_token: FencingToken,
+    },
+
+    /// The resource's database refused, or could not be reached.
+    #[error("could not admit fencing token {fencing_token} to resource {resource:?}")]
+    Admit {
+        /// What was to be written.
+        resource: String,
+        /// The token.
+        fencing_token: FencingToken,
+        /// What the database or the connection said.
+        source: sqlx::Error,
+    },
+
+    /// The token sequence has come to the end of `bigint`, and nothing is granted any more.
+    #[error("no fencing token is left for lease {name}: see leasehold::check")]
+    TokensExhausted {
+        /// What was to be granted.
+        name: LockName,
+        /// What the database said.
+        source: Arc<sqlx::Error>,
+    },
+
+    /// What fencing tokens depend on could not be looked over.
+    #[error("could not check the schema leasehold")]
+    Check {
+        /// What the database or the connection said.
+        source: sqlx::Error,
+    },
+
     /// The schema `leasehold` is missing or older than this crate.
     #[error("the schema leasehold is missing or out of date: run leasehold::migrate(&pool) or its migrations")]
     SchemaMissing {
@@ -138,6 +174,10 @@ impl Error {
         match sql_state(&source).as_deref() {
             Some("3F000" | "42883" | "42P01") => Self::SchemaMissing { source },
             Some("0A000" | "25006" | "55000") => Self::ReadOnly { source },
+            Some("2200H") => Self::TokensExhausted {
+                name: name.clone(),
+                source,
+            },
             _ => Self::Database {
                 operation,
                 name: name.clone(),
@@ -227,7 +267,8 @@ impl fmt::Display for LossCause {
 }
 
 /// Whether the caller's own SQL was refused because a fencing token is not the current one: the
-/// error `LH001` that `leasehold.fence` raises inside a statement.
+/// error `LH001` that `leasehold.fence`, `leasehold.admit` and the trigger `leasehold.reject_stale`
+/// raise inside a statement.
 ///
 /// # Examples
 ///

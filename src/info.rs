@@ -1,4 +1,4 @@
-//! What anybody may know of a held lease.
+//! What anybody may know: of a held lease, and of the state of the schema.
 
 use std::time::Duration;
 
@@ -22,4 +22,14 @@ pub struct LeaseInfo {
     pub expires_in: Duration,
     /// Whether it has run out. It still fences until somebody else is granted the name.
     pub is_expired: bool,
+}
+
+/// Something in the database that fencing tokens depend on and that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// What is wrong.
+    pub finding: String,
+    /// The statement that mends it, for a role with the right to it.
+    pub remedy: String,
 }

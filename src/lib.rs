@@ -25,7 +25,9 @@
 #![warn(missing_docs, missing_debug_implementations)]
 
 mod acquire;
+mod admit;
 mod belief;
+mod check;
 mod client;
 mod error;
 mod info;
@@ -44,9 +46,10 @@ mod trust;
 pub use sqlx;
 
 pub use crate::acquire::Acquire;
+pub use crate::check::check;
 pub use crate::client::{LeaseClient, LeaseClientBuilder};
 pub use crate::error::{Error, LeaseLost, LossCause, Operation, is_fenced};
-pub use crate::info::LeaseInfo;
+pub use crate::info::{Finding, LeaseInfo};
 pub use crate::lease::{Lease, Release};
 pub use crate::migrate::migrate;
 pub use crate::name::LockName;

@@ -97,4 +97,6 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     migration!(20261201000003, "fence"),
     migration!(20261201000004, "operate"),
     migration!(20261201000005, "queue"),
+    migration!(20261201000006, "admit"),
+    migration!(20261201000007, "epoch"),
 ];

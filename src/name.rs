@@ -31,24 +31,31 @@ impl LockName {
     /// which PostgreSQL's `text` cannot hold.
     pub fn new(name: impl AsRef<str>) -> Result<Self, Error> {
         let name = name.as_ref();
-        let problem = if name.is_empty() {
-            "it is empty"
-        } else if name.len() > Self::MAX_BYTES {
-            "it is longer than 512 bytes"
-        } else if name.contains('\0') {
-            "it contains NUL"
-        } else {
-            return Ok(Self(name.into()));
-        };
-        Err(Error::InvalidName {
-            name: name.chars().take(64).collect(),
-            problem,
-        })
+        match complaint(name) {
+            None => Ok(Self(name.into())),
+            Some(problem) => Err(Error::InvalidName {
+                name: name.chars().take(64).collect(),
+                problem,
+            }),
+        }
     }
 
     /// The name as it was given.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+/// What is wrong with the name of a lock or a resource, if anything.
+pub(crate) fn complaint(name: &str) -> Option<&'static str> {
+    if name.is_empty() {
+        Some("it is empty")
+    } else if name.len() > LockName::MAX_BYTES {
+        Some("it is longer than 512 bytes")
+    } else if name.contains('\0') {
+        Some("it contains NUL")
+    } else {
+        None
     }
 }
 

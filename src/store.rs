@@ -15,7 +15,7 @@ use sqlx::query::Query;
 use sqlx::{Error, Executor, Postgres, Row};
 use uuid::Uuid;
 
-use crate::info::LeaseInfo;
+use crate::info::{Finding, LeaseInfo};
 use crate::name::LockName;
 use crate::owner::OwnerToken;
 use crate::token::FencingToken;
@@ -285,6 +285,37 @@ pub(crate) async fn fence(
     Ok(())
 }
 
+pub(crate) async fn admit(conn: &mut PgConnection, resource: &str, token: FencingToken) -> Result<(), Error> {
+    sqlx::query(ADMIT).bind(resource).bind(token).execute(conn).await?;
+    Ok(())
+}
+
+pub(crate) async fn check<'c>(executor: impl Executor<'c, Database = Postgres>) -> Result<Vec<Finding>, Error> {
+    sqlx::query(CHECK)
+        .fetch_all(executor)
+        .await?
+        .iter()
+        .map(found)
+        .collect()
+}
+
+/// Looks over what tokens depend on, and lets them jump where this server is not the one whose
+/// history they belong to.
+pub(crate) async fn enter_epoch(conn: &mut PgConnection, mode: Mode) -> Result<Vec<Finding>, Error> {
+    fetch(conn, mode, sqlx::query(ENTER_EPOCH))
+        .await?
+        .iter()
+        .map(found)
+        .collect()
+}
+
+fn found(row: &PgRow) -> Result<Finding, Error> {
+    Ok(Finding {
+        finding: row.try_get(0)?,
+        remedy: row.try_get(1)?,
+    })
+}
+
 pub(crate) async fn break_lease<'c>(
     executor: impl Executor<'c, Database = Postgres>,
     name: &LockName,
@@ -505,6 +536,16 @@ const END_IDLE_BACKENDS: &str = "\
     where a.backend_start operator(pg_catalog.=) b.backend_start";
 
 const FENCE: &str = "select leasehold.fence($1, $2, $3)";
+
+const ADMIT: &str = "select leasehold.admit($1, $2)";
+
+const CHECK: &str = "select c.finding, c.remedy from leasehold.check() as c";
+
+const ENTER_EPOCH: &str = "\
+    select c.finding, c.remedy, leasehold.enter_epoch() \
+    from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
+        cross join lateral leasehold.check() as c \
+    where s.bound is not null";
 
 const BREAK_LEASE: &str = "select leasehold.break_lease($1)";
 

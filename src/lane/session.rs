@@ -3,8 +3,10 @@
 
 use sqlx::postgres::PgConnection;
 use sqlx::{ConnectOptions, Connection, PgPool};
+use tracing::{debug, warn};
 
 use crate::error::sql_state;
+use crate::info::Finding;
 use crate::store::{self, Backend, Mode};
 
 #[derive(Debug)]
@@ -40,6 +42,18 @@ impl Session {
         let facts = store::session_facts(&mut conn, mode).await?;
         // Read committed is what the protocol is written for.
         mode.wrapped |= facts.isolation != "read committed";
+        // A new connection may lead to another server than the last: one that was promoted, restored
+        // or copied, and whose sequence has forgotten tokens.
+        match store::enter_epoch(&mut conn, mode).await {
+            Ok(findings) => {
+                for Finding { finding, remedy } in findings {
+                    warn!(finding, remedy, "fencing tokens need attention");
+                }
+            }
+            // Whoever asks for a lease is told, should it be in the way of that.
+            Err(error) if error.as_database_error().is_some() => debug!(%error, "could not look over the epoch"),
+            Err(error) => return Err(error),
+        }
         Ok(Self {
             conn,
             mode,
