@@ -104,6 +104,11 @@ begin
             present bigint;
             target  numeric;
         begin
+            -- Missing after a copy of the schema alone.
+            insert into leasehold.epoch (floor)
+            values (0)
+            on conflict on constraint epoch_pkey do nothing;
+
             select e.* into before from leasehold.epoch as e where e.one;
             select s.last_value into present from leasehold.locks_fence_seq as s;
 
@@ -164,6 +169,8 @@ begin
             for update;
 
             select case
+                when e.floor is null
+                    then 'there was no epoch: the schema was copied without its data'
                 when e.timeline is distinct from leasehold.present_timeline()
                     then 'another timeline: the server was promoted or restored'
                 when e.system is distinct from leasehold.present_system()
@@ -174,8 +181,8 @@ begin
                     then 'the sequence was behind a token in use'
             end
             into reason
-            from leasehold.epoch as e, leasehold.locks_fence_seq as s
-            where e.one;
+            from leasehold.locks_fence_seq as s
+                left join leasehold.epoch as e on e.one;
 
             if reason is null then
                 return false;
@@ -224,9 +231,14 @@ begin
             select f.finding, f.remedy
             from pg_sequence as q
                 cross join leasehold.locks_fence_seq as s
-                cross join leasehold.epoch as e
+                left join leasehold.epoch as e on e.one
                 cross join lateral (
                     values
+                        (
+                            e.floor is null,
+                            'there is no epoch: the schema was copied without its data',
+                            'select leasehold.advance_epoch()'
+                        ),
                         (
                             q.seqcache <> 1,
                             format('the token sequence has cache %s: sessions give out tokens out of order', q.seqcache),
@@ -255,7 +267,7 @@ begin
                         (
                             not pg_is_in_recovery() and e.timeline is distinct from leasehold.present_timeline(),
                             'the tokens belong to the history of another timeline',
-                            'none: the next acquire lets them jump'
+                            'select leasehold.advance_epoch()'
                         ),
                         (
                             e.system is distinct from leasehold.present_system(),
@@ -263,7 +275,7 @@ begin
                             'select leasehold.advance_epoch()'
                         ),
                         (
-                            e.timeline is null or e.system is null,
+                            e.floor is not null and (e.timeline is null or e.system is null),
                             'the server does not tell its timeline or its system identifier: a promotion or a restore is not noticed',
                             'select leasehold.advance_epoch() after each'
                         )
@@ -300,8 +312,8 @@ begin
         declare
             term        constant interval := make_interval(secs => extract(epoch from acquire.ttl)::double precision);
             locked_at   timestamptz;
+            is_foreign  boolean;
             highest     bigint;
-            my_timeline text;
             has_queue   boolean;
             is_promised boolean := false;
             is_changing boolean := false;
@@ -339,12 +351,13 @@ begin
                 -- The filter runs before the lock, so a held name is a plain read. For update
                 -- conflicts with every other lock of the row, key-share included: a plain
                 -- update would slip under a fenced transaction's.
-                select e.timeline, greatest(l.fence, e.floor - 1)
-                into my_timeline, highest
+                select
+                    e.floor is null or e.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8),
+                    greatest(l.fence, e.floor - 1)
+                into is_foreign, highest
                 from leasehold.locks as l
-                    cross join leasehold.epoch as e
+                    left join leasehold.epoch as e on e.one
                 where l.name = acquire.lock_name
-                    and e.one
                     and (l.owner is null or l.expires_at <= clock_timestamp())
                     and not is_promised
                 for update of l skip locked;
@@ -356,9 +369,7 @@ begin
 
                     -- A server that was promoted or restored has another timeline, and a sequence that
                     -- may have forgotten what it gave out.
-                    if my_timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)
-                        or acquire.fencing_token <= highest
-                    then
+                    if is_foreign or acquire.fencing_token <= highest then
                         perform leasehold.enter_epoch(highest);
                         acquire.fencing_token := nextval('leasehold.locks_fence_seq');
                         locked_at := clock_timestamp();
@@ -560,13 +571,12 @@ begin
 
                 if exists (
                     select
-                    from leasehold.epoch as e, leasehold.locks_fence_seq as s
-                    where e.one
-                        and (
-                            e.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)
-                            or s.last_value < highest
-                            or (s.last_value = highest and not s.is_called)
-                        )
+                    from leasehold.locks_fence_seq as s
+                        left join leasehold.epoch as e on e.one
+                    where e.floor is null
+                        or e.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)
+                        or s.last_value < highest
+                        or (s.last_value = highest and not s.is_called)
                 ) then
                     perform leasehold.enter_epoch(highest);
                 end if;

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 
 use crate::server::{Recipe, Server};
-use crate::{eventually, signals};
+use crate::{eventually, install, signals};
 
 /// A PostgreSQL cluster that is gone, with all its files, when dropped.
 ///
@@ -51,6 +52,13 @@ pub struct Cluster {
 #[must_use = "a builder starts nothing until `start`"]
 pub struct Builder {
     recipe: Recipe,
+}
+
+/// A copy of a running cluster that has not been started.
+#[derive(Debug)]
+#[must_use = "a backup is deleted when it is dropped"]
+pub struct Backup {
+    server: Server,
 }
 
 /// How a server is stopped.
@@ -117,6 +125,20 @@ impl Cluster {
         })
         .await;
         standby
+    }
+
+    /// Takes a base backup, to be restored later.
+    pub async fn base_backup(&self) -> Backup {
+        let mut recipe = Self::builder().bin_dir(self.bin_dir()).recipe;
+        recipe.copy_from = Some(format!(
+            "host={} port={} user=postgres sslmode=disable",
+            self.addr().ip(),
+            self.port()
+        ));
+        let server = blocking(move || Server::prepare(&recipe)).await;
+        Backup {
+            server: server.unwrap_or_else(|error| panic!("{error}")),
+        }
     }
 
     /// Returns options that connect over TCP, as superuser `postgres`, to database `postgres`.
@@ -200,6 +222,16 @@ impl Cluster {
     pub async fn create_database(&self, name: &str) -> PgConnectOptions {
         self.execute(&format!("create database {}", quoted(name, '"'))).await;
         self.options().database(name)
+    }
+
+    /// Returns a command that runs `program` as the server's user in the cluster's own directory, which
+    /// is the place for what it leaves behind.
+    pub fn as_server_user(&self, program: &Path) -> Command {
+        let mut words = install::step_down().unwrap_or_else(|error| panic!("{error}"));
+        words.push(program.into());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).current_dir(self.server.dir());
+        command
     }
 
     /// Sets `name` to `value` for the whole cluster and makes the server read it.
@@ -315,6 +347,35 @@ impl Builder {
     }
 }
 
+impl Backup {
+    /// Starts it in archive recovery with these settings, a `restore_command` among them, and returns
+    /// once it takes writes: name a `recovery_target_action` of `promote` with a target.
+    pub async fn restore(self, settings: &[(&str, &str)]) -> Cluster {
+        let settings: Vec<_> = settings
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        let server = blocking(move || {
+            self.server.recover_from_archive()?;
+            self.server.configure(&settings)?;
+            self.server.launch()
+        })
+        .await;
+        let cluster = Cluster {
+            server: Arc::new(server.unwrap_or_else(|error| panic!("{error}"))),
+        };
+        eventually(RECOVERED_WITHIN, "the server has recovered", async || {
+            let recovering = "select not pg_is_in_recovery()";
+            sqlx::query_scalar::<_, bool>(recovering)
+                .fetch_one(&mut cluster.connect().await)
+                .await
+                .expect(recovering)
+        })
+        .await;
+        cluster
+    }
+}
+
 impl ClusterError {
     pub(crate) fn new(message: String) -> Self {
         Self(message)
@@ -347,5 +408,6 @@ fn quoted(text: &str, quote: char) -> String {
     format!("{quote}{}{quote}", text.replace(quote, &format!("{quote}{quote}")))
 }
 
+const RECOVERED_WITHIN: Duration = Duration::from_secs(60);
 const STREAMING_WITHIN: Duration = Duration::from_secs(30);
 const RELOADED_WITHIN: Duration = Duration::from_secs(30);

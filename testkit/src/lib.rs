@@ -17,7 +17,7 @@ mod server;
 pub mod signals;
 mod wait;
 
-pub use cluster::{Builder, Cluster, ClusterError, StopMode};
+pub use cluster::{Backup, Builder, Cluster, ClusterError, StopMode};
 pub use load::CpuHog;
 pub use pgbouncer::PgBouncer;
 pub use proxy::FaultProxy;

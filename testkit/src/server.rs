@@ -43,6 +43,11 @@ pub(crate) struct Recipe {
 impl Server {
     /// Makes a data directory and starts a server on a free port.
     pub(crate) fn create(recipe: &Recipe) -> Result<Self, ClusterError> {
+        Self::prepare(recipe)?.launch()
+    }
+
+    /// Makes a data directory.
+    pub(crate) fn prepare(recipe: &Recipe) -> Result<Self, ClusterError> {
         let bin_dir = recipe.bin_dir.clone().map_or_else(install::find_bin_dir, Ok)?;
         let mut guardian = Guardian::spawn(&bin_dir, &recipe.environment)?;
         match &recipe.copy_from {
@@ -50,7 +55,7 @@ impl Server {
             None => guardian.initdb()?,
         }
         let dir = guardian.dir().to_owned();
-        let mut server = Self {
+        let server = Self {
             bin_dir,
             data_dir: dir.join("data"),
             dir,
@@ -59,16 +64,29 @@ impl Server {
             guardian: Mutex::new(guardian),
         };
         server.configure(&recipe.settings)?;
+        Ok(server)
+    }
 
+    /// Starts it for the first time, on a free port.
+    pub(crate) fn launch(mut self) -> Result<Self, ClusterError> {
         // Somebody outside these tests may take the port between the look and the use.
         for _ in 0..PORTS_TRIED {
-            server.configure(&[("port".to_owned(), server.port.number.to_string())])?;
-            match server.start() {
-                Err(StartError::PortTaken) => server.port = Port::reserve()?,
-                outcome => return outcome.map(|()| server).map_err(ClusterError::from),
+            self.configure(&[("port".to_owned(), self.port.number.to_string())])?;
+            match self.start() {
+                Err(StartError::PortTaken) => self.port = Port::reserve()?,
+                outcome => return outcome.map(|()| self).map_err(ClusterError::from),
             }
         }
         Err(ClusterError::new(format!("{PORTS_TRIED} ports in a row were taken")))
+    }
+
+    /// Makes a copy recover from the archive instead of following the server it was copied from.
+    pub(crate) fn recover_from_archive(&self) -> Result<(), ClusterError> {
+        fs::rename(
+            self.data_dir.join("standby.signal"),
+            self.data_dir.join("recovery.signal"),
+        )
+        .map_err(|error| ClusterError::new(format!("the copy is not one of a running server: {error}")))
     }
 
     /// Starts the stopped server again, on its data and its port.
@@ -209,7 +227,7 @@ impl Server {
                     .is_ok_and(|line| String::from_utf8_lossy(&line).contains(title)))
     }
 
-    fn configure(&self, settings: &[(String, String)]) -> Result<(), ClusterError> {
+    pub(crate) fn configure(&self, settings: &[(String, String)]) -> Result<(), ClusterError> {
         let written = OpenOptions::new()
             .append(true)
             .open(self.data_dir.join("postgresql.conf"))
