@@ -7,7 +7,7 @@ export LEASEHOLD_SQLX_CLI := $(CURDIR)/target/tools/bin/sqlx
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo turns test soak handoff fmt lint docs deny setup clean
+.PHONY: help demo turns recipes test moves soak handoff fmt lint docs deny setup clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,15 +20,25 @@ turns: ## Three processes take turns; draws docs/turns.svg. Uses DATABASE_URL wh
 	@[ -n "$$DATABASE_URL" ] || scripts/setup postgres
 	$(CARGO) run --quiet --example turns -- docs/turns.svg
 
+recipes: ## Fencing wherever the resource is, a stale writer in each. Uses DATABASE_URL when set.
+	@[ -n "$$DATABASE_URL" ] || scripts/setup postgres
+	$(CARGO) run --quiet --example recipes
+
 # The integration tests come last, so that their closing line does. Everything is built for the whole
 # workspace: fewer packages at a time would mean other features of their dependencies, built anew.
 test: setup lint docs deny ## Every check: format, lints, docs, licences, demo, tests.
 	$(CARGO) build --workspace --examples --features $(FEATURES)
 	env -u DATABASE_URL $(CARGO) run --quiet --example demo --features $(FEATURES)
 	env -u DATABASE_URL $(CARGO) run --quiet --example turns --features $(FEATURES) -- target/turns.svg
+	env -u DATABASE_URL $(CARGO) run --quiet --example recipes --features $(FEATURES)
 	$(CARGO) test --workspace --features $(FEATURES) --doc
 	$(CARGO) test --workspace --features $(FEATURES) --lib --bins --examples
+	$(CARGO) test --workspace --features $(FEATURES) --test moves
 	$(CARGO) test --workspace --features $(FEATURES) --test it
+
+moves: ## Promotes, restores, copies, upgrades and crashes real clusters; a line of JSON for each.
+	@scripts/setup postgres
+	$(CARGO) test --features $(FEATURES) --test moves
 
 soak: setup ## The long tests, a million cycles and more, with their figures.
 	$(CARGO) test --release --features $(FEATURES) --test it -- --ignored --nocapture --test-threads=1

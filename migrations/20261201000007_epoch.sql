@@ -318,6 +318,7 @@ begin
             is_promised boolean := false;
             is_changing boolean := false;
             my_ticket   bigint;
+            my_place    integer := 0;
             present     leasehold.locks;
         begin
             if leasehold.complaint(acquire.lock_name, acquire.owner, acquire.ttl, acquire.holder) is not null then
@@ -408,9 +409,10 @@ begin
                     from leasehold.waiters as w
                     where w.owner = acquire.owner;
 
-                    is_changing := found
-                        and leasehold.ahead(acquire.lock_name, my_ticket) <= 1
-                        and leasehold.is_changing(acquire.lock_name);
+                    if found then
+                        my_place := leasehold.ahead(acquire.lock_name, my_ticket);
+                        is_changing := my_place <= 1 and leasehold.is_changing(acquire.lock_name);
+                    end if;
                 end if;
 
                 select l.*
@@ -443,9 +445,12 @@ begin
                 my_ticket := leasehold.stand_in_line(
                     acquire.lock_name, acquire.owner, acquire.client, acquire.client_ttl
                 );
+                my_place := leasehold.ahead(acquire.lock_name, my_ticket);
+            elsif acquire.client is null and has_queue then
+                my_place := leasehold.ahead(acquire.lock_name, null);
             end if;
 
-            acquire.ahead := leasehold.ahead(acquire.lock_name, my_ticket);
+            acquire.ahead := my_place;
             acquire.held_by := present.holder;
             if present.owner is not null then
                 acquire.held_since := present.acquired_at;
@@ -493,7 +498,9 @@ begin
         declare
             callers_wait constant text := current_setting('lock_timeout');
             missing      text[];
-            free         text[];
+            eligible     uuid[];
+            granted      uuid[] := '{}';
+            not_granted  text[] := '{}';
             changing     uuid[] := '{}';
             missed       text;
             highest      bigint;
@@ -511,10 +518,10 @@ begin
 
             -- Sorted, so that two clients which insert the same new names cannot deadlock.
             missing := array(
-                select r.name
+                select distinct r.name collate "C"
                 from unnest(acquire_many.lock_names) as r (name)
                 where not exists (select from leasehold.locks as l where l.name = r.name)
-                order by r.name collate "C"
+                order by 1
             );
 
             if cardinality(missing) > 0 then
@@ -544,8 +551,8 @@ begin
             end if;
 
             -- As in acquire: filter, the queue too, then the lock that conflicts with key-share too.
-            free := array(
-                select l.name
+            eligible := array(
+                select r.owner
                 from unnest(acquire_many.lock_names, acquire_many.owners) as r (name, owner)
                     join leasehold.locks as l on l.name = r.name
                 where (l.owner is null or l.expires_at <= clock_timestamp())
@@ -562,12 +569,12 @@ begin
                 for update of l skip locked
             );
 
-            if cardinality(free) > 0 then
+            if cardinality(eligible) > 0 then
                 -- As in acquire, for all of them before the first token is drawn.
                 select greatest(max(l.fence), (select e.floor - 1 from leasehold.epoch as e where e.one))
                 into highest
                 from leasehold.locks as l
-                where l.name = any (free);
+                where l.name = any (acquire_many.lock_names);
 
                 if exists (
                     select
@@ -583,57 +590,65 @@ begin
 
                 locked_at := clock_timestamp();
 
-                update leasehold.locks as l
-                set owner = r.owner,
-                    holder = r.holder,
-                    ttl = make_interval(secs => extract(epoch from r.ttl)::double precision),
-                    fence = nextval('leasehold.locks_fence_seq'),
-                    acquired_at = locked_at,
-                    expires_at = locked_at + make_interval(secs => extract(epoch from r.ttl)::double precision)
-                from unnest(
-                    acquire_many.lock_names, acquire_many.owners, acquire_many.ttls, acquire_many.holders
-                ) as r (name, owner, ttl, holder)
-                where l.name = r.name
-                    and l.name = any (free);
+                -- Of several that ask for one name, the first that was named.
+                with updated as (
+                    update leasehold.locks as l
+                    set owner = r.owner,
+                        holder = r.holder,
+                        ttl = make_interval(secs => extract(epoch from r.ttl)::double precision),
+                        fence = nextval('leasehold.locks_fence_seq'),
+                        acquired_at = locked_at,
+                        expires_at = locked_at + make_interval(secs => extract(epoch from r.ttl)::double precision)
+                    from (
+                        select distinct on (u.name) u.name, u.owner, u.ttl, u.holder
+                        from unnest(
+                            acquire_many.lock_names, acquire_many.owners, acquire_many.ttls, acquire_many.holders
+                        ) with ordinality as u (name, owner, ttl, holder, place)
+                        where u.owner = any (eligible)
+                        order by u.name, u.place
+                    ) as r
+                    where l.name = r.name
+                    returning l.owner
+                )
+                select coalesce(array_agg(u.owner), '{}')
+                into granted
+                from updated as u;
 
                 perform leasehold.make_durable();
 
-                if exists (select from leasehold.waiters as w where w.name = any (free)) then
-                    delete from leasehold.waiters as w
-                    using leasehold.locks as l
-                    where l.name = any (free)
-                        and w.name = l.name
-                        and w.owner = l.owner;
-                end if;
+                delete from leasehold.waiters as w
+                where w.owner = any (granted);
             end if;
 
-            if exists (
-                select
-                from unnest(acquire_many.lock_names, acquire_many.clients) as r (name, client)
-                where r.client is not null
-                    and r.name <> all (free)
-            ) then
+            if cardinality(granted) < cardinality(acquire_many.owners) then
+                not_granted := acquire_many.lock_names;
+
                 -- As in acquire: first whether a queue is just changing, then the rows.
                 changing := array(
                     select r.owner
-                    from unnest(acquire_many.lock_names, acquire_many.owners, acquire_many.clients) as r (name, owner, client)
-                        join leasehold.waiters as w on w.owner = r.owner
+                    from unnest(acquire_many.owners, acquire_many.clients) as r (owner, client)
+                        join leasehold.places(acquire_many.lock_names) as p on p.owner = r.owner
                     where r.client is not null
-                        and leasehold.ahead(r.name, w.ticket) <= 1
-                        and leasehold.is_changing(r.name)
+                        and p.ahead <= 1
+                        and leasehold.is_changing(p.name)
                 );
 
-                perform leasehold.stand_in_line(r.name, r.owner, r.client, acquire_many.client_ttl)
-                from unnest(acquire_many.lock_names, acquire_many.owners, acquire_many.clients) as r (name, owner, client)
-                where r.client is not null
-                    and not exists (
-                        select
-                        from leasehold.locks as l
-                        where l.name = r.name
-                            and l.owner = r.owner
-                            and l.expires_at > clock_timestamp()
-                    )
-                    and not exists (select from leasehold.waiters as w where w.owner = r.owner);
+                perform leasehold.stand_in_line(s.name, s.owner, s.client, acquire_many.client_ttl)
+                from (
+                    select r.name, r.owner, r.client
+                    from unnest(acquire_many.lock_names, acquire_many.owners, acquire_many.clients)
+                        with ordinality as r (name, owner, client, place)
+                    where r.client is not null
+                        and not exists (
+                            select
+                            from leasehold.locks as l
+                            where l.name = r.name
+                                and l.owner = r.owner
+                                and l.expires_at > clock_timestamp()
+                        )
+                        and not exists (select from leasehold.waiters as w where w.owner = r.owner)
+                    order by r.place
+                ) as s;
             end if;
 
             return query
@@ -647,13 +662,14 @@ begin
                 q.ahead
             from unnest(acquire_many.lock_names, acquire_many.owners, acquire_many.clients) as r (name, owner, client)
                 left join leasehold.locks as l on l.name = r.name
+                left join leasehold.places(not_granted) as p on p.owner = r.owner
                 cross join lateral (
                     select case
                         when l.owner = r.owner and l.expires_at > clock_timestamp() then null
-                        else leasehold.ahead(
-                            r.name,
-                            (select w.ticket from leasehold.waiters as w where w.owner = r.owner)
-                        )
+                        when p.owner is not null then p.ahead
+                        when exists (select from leasehold.waiters as w where w.name = r.name)
+                            then leasehold.ahead(r.name, null)
+                        else 0
                     end as ahead
                     -- Keeps the planner from working it out once per column.
                     offset 0
