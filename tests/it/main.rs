@@ -4,12 +4,15 @@
 
 mod support;
 
+mod admit;
 mod cancellation;
 mod dropping;
 mod durability;
+mod epoch;
 mod events;
 mod fence;
 mod fence_counterexamples;
+mod fence_plans;
 mod fence_snapshot;
 mod grant_order;
 mod lease;
