@@ -7,7 +7,7 @@ export LEASEHOLD_SQLX_CLI := $(CURDIR)/target/tools/bin/sqlx
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo turns recipes test moves soak handoff fmt lint docs deny setup clean
+.PHONY: help demo turns recipes test moves matrix soak handoff fmt lint docs deny setup clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test: setup lint docs deny ## Every check: format, lints, docs, licences, demo, 
 moves: ## Promotes, restores, copies, upgrades and crashes real clusters; a line of JSON for each.
 	@scripts/setup postgres
 	$(CARGO) test --features $(FEATURES) --test moves
+
+matrix: setup ## The integration tests on PostgreSQL 14 to 18; fetches the servers that are missing with npm.
+	scripts/matrix
 
 soak: setup ## The long tests, a million cycles and more, with their figures.
 	$(CARGO) test --release --features $(FEATURES) --test it -- --ignored --nocapture --test-threads=1

@@ -78,6 +78,9 @@ impl fmt::Display for LockName {
 }
 
 #[cfg(test)]
+mod properties;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -144,6 +144,9 @@ const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 const MIN_RENEW_EVERY: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
+mod properties;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
