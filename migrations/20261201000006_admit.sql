@@ -63,14 +63,19 @@ begin
             language plpgsql
             volatile
             parallel unsafe
-            security definer
+            -- Not the definer: to_jsonb runs casts that the table's owner may have written.
+            security invoker
             set search_path = pg_catalog, pg_temp
         as $$
         declare
             arriving constant jsonb := to_jsonb(new);
-            present  bigint;
+            -- Of any scale: a fence column need not be bigint.
+            present  numeric;
         begin
-            if tg_nargs <> 1 or tg_level <> 'ROW' or tg_when <> 'BEFORE' or not arriving ? tg_argv[0] then
+            -- What is deleted has no new row to return: it would be left in place without a word.
+            if tg_nargs <> 1 or tg_level <> 'ROW' or tg_when <> 'BEFORE' or tg_op = 'DELETE'
+                or not arriving ? tg_argv[0]
+            then
                 raise exception 'trigger % on table %.% does not name a column that holds fencing tokens',
                     quote_ident(tg_name), quote_ident(tg_table_schema), quote_ident(tg_table_name)
                     using errcode = 'LH002',
@@ -79,9 +84,9 @@ begin
 
             if tg_op = 'UPDATE' then
                 -- The row is locked by now, and old is its latest version.
-                present := (to_jsonb(old) ->> tg_argv[0])::bigint;
+                present := (to_jsonb(old) ->> tg_argv[0])::numeric;
 
-                if present is not null and coalesce((arriving ->> tg_argv[0])::bigint < present, true) then
+                if present is not null and coalesce((arriving ->> tg_argv[0])::numeric < present, true) then
                     raise exception 'fencing token % is stale for table %.%, which has %',
                         coalesce(arriving ->> tg_argv[0], 'null'),
                         quote_ident(tg_table_schema), quote_ident(tg_table_name), present
