@@ -99,6 +99,74 @@ async fn killed_holder_delays_the_next_one_by_its_ttl_and_no_more() {
     assert_eq!(next.release().await.unwrap(), Release::Released);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holder_stopped_in_a_fenced_transaction_pins_the_name_for_two_ttl_at_most_and_commits_nothing() {
+    let (db, name) = (TestDb::shared().await, unique_name!());
+    let (table, ttl) = (document(&db).await, TTL / 2);
+    let mut holder = Holder::start_with(&db, &name, &table, ttl);
+    let token: i64 = holder.ask("token").parse().unwrap();
+    assert_eq!(holder.ask("begin and write"), "Ok(())");
+
+    assert!(signals::stop(holder.pid()));
+    let stopped_at = now(&db).await;
+    let next = db.client().acquire(&name).wait_at_most(SOON).await.unwrap();
+    let (granted_at, _) = times(&db, &name).await;
+    let open = "select count(*) from pg_stat_activity where application_name = $1 and xact_start is not null";
+    let open: i64 = sqlx::query_scalar(open)
+        .bind(&holder.application)
+        .fetch_one(&db.pool)
+        .await
+        .unwrap();
+    write(&db.pool, &table, &name, next.fencing_token().get(), "next")
+        .await
+        .unwrap();
+    assert!(signals::cont(holder.pid()));
+
+    let waited = (granted_at - stopped_at).to_std().unwrap();
+    assert!(waited <= ttl * 2 + Duration::from_secs(1), "{waited:?}");
+    assert!(next.fencing_token().get() > token);
+    assert_eq!(open, 0, "its transaction is gone");
+    let committed = holder.ask("commit");
+    assert!(committed.starts_with("Err("), "{committed}");
+    assert_eq!(
+        written(&db, &table).await,
+        ("next".to_owned(), next.fencing_token().get())
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fenced_transaction_that_keeps_working_past_its_ttl_is_waited_for_and_reported_as_pinned() {
+    let (db, name) = (TestDb::shared().await, unique_name!());
+    let (table, ttl) = (document(&db).await, Duration::from_millis(500));
+    let lease = db.client().acquire(&name).ttl(ttl).manual_renewal().await.unwrap();
+    let token = lease.fencing_token().get();
+    let mut tx = lease.begin(&db.pool).await.unwrap();
+    let next = db.client();
+
+    // Never idle for as long as the ttl, and open for more than three.
+    let work = async {
+        for _ in 0..10 {
+            sqlx::query("select pg_sleep(0.2)").execute(&mut *tx).await.unwrap();
+        }
+        write(&mut *tx, &table, &name, token, "holder").await.unwrap();
+    };
+    let wait = next.acquire(&name).wait_at_most(ttl * 3).into_future();
+    let ((), waited) = tokio::join!(work, wait);
+    let committed = tx.commit().await;
+    let (_, runs_out_at) = times(&db, &name).await;
+    let ended_at = now(&db).await;
+    let granted = next.acquire(&name).wait_at_most(SOON).await.unwrap();
+
+    assert!(
+        matches!(waited, Err(Error::WaitTimedOut { pinned: true, .. })),
+        "{waited:?}"
+    );
+    assert!(ended_at > runs_out_at);
+    committed.unwrap();
+    assert_eq!(written(&db, &table).await, ("holder".to_owned(), token));
+    assert!(granted.fencing_token().get() > token);
+}
+
 /// The other end of [`Holder`].
 #[test]
 #[ignore = "runs as a child process of the other tests"]
@@ -124,6 +192,7 @@ fn child_process_that_holds_a_lease() {
         .unwrap();
     let mut lease = Some(runtime.block_on(leases.acquire(name).into_future()).unwrap());
     let token = lease.as_ref().unwrap().fencing_token();
+    let mut open = None;
 
     for order in std::io::stdin().lines() {
         let order = order.unwrap();
@@ -146,6 +215,13 @@ fn child_process_that_holds_a_lease() {
                 Err(Error::Lost(_)) => "refused by the handle".to_owned(),
                 Err(error) => format!("{error:?}"),
             },
+            "begin and write" => {
+                let mut tx = runtime.block_on(held.begin(&pool)).unwrap();
+                let written = runtime.block_on(write(&mut *tx, table, name, token.get(), "holder"));
+                open = Some(tx);
+                format!("{written:?}")
+            }
+            "commit" => format!("{:?}", runtime.block_on(open.take().unwrap().commit())),
             "write without asking the handle" => {
                 match runtime.block_on(write(&pool, table, name, token.get(), "holder")) {
                     Err(error) if is_fenced(&error) => "refused by the database".to_owned(),
@@ -257,6 +333,13 @@ async fn written(db: &TestDb, table: &str) -> (String, i64) {
 async fn times(db: &TestDb, name: &str) -> (DateTime<Utc>, DateTime<Utc>) {
     sqlx::query_as("select acquired_at, expires_at from leasehold.locks where name = $1")
         .bind(name)
+        .fetch_one(&db.pool)
+        .await
+        .unwrap()
+}
+
+async fn now(db: &TestDb) -> DateTime<Utc> {
+    sqlx::query_scalar("select clock_timestamp()")
         .fetch_one(&db.pool)
         .await
         .unwrap()
