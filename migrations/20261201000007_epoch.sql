@@ -109,7 +109,8 @@ begin
             values (0)
             on conflict on constraint epoch_pkey do nothing;
 
-            select e.* into before from leasehold.epoch as e where e.one;
+            -- Whoever has waited for another to make it comes after that one's jump.
+            select e.* into before from leasehold.epoch as e where e.one for update;
             select s.last_value into present from leasehold.locks_fence_seq as s;
 
             -- The clock covers histories that cannot know of each other.
