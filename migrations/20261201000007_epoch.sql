@@ -266,12 +266,14 @@ begin
                             'select leasehold.advance_epoch()'
                         ),
                         (
-                            not pg_is_in_recovery() and e.timeline is distinct from leasehold.present_timeline(),
+                            e.floor is not null
+                                and not pg_is_in_recovery()
+                                and e.timeline is distinct from leasehold.present_timeline(),
                             'the tokens belong to the history of another timeline',
                             'select leasehold.advance_epoch()'
                         ),
                         (
-                            e.system is distinct from leasehold.present_system(),
+                            e.floor is not null and e.system is distinct from leasehold.present_system(),
                             'the tokens belong to the history of another server',
                             'select leasehold.advance_epoch()'
                         ),
