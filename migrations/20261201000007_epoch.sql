@@ -316,6 +316,7 @@ begin
             term        constant interval := make_interval(secs => extract(epoch from acquire.ttl)::double precision);
             locked_at   timestamptz;
             is_foreign  boolean;
+            timeline    text;
             highest     bigint;
             has_queue   boolean;
             is_promised boolean := false;
@@ -356,9 +357,10 @@ begin
                 -- conflicts with every other lock of the row, key-share included: a plain
                 -- update would slip under a fenced transaction's.
                 select
-                    e.floor is null or e.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8),
+                    e.floor is null,
+                    e.timeline,
                     greatest(l.fence, e.floor - 1)
-                into is_foreign, highest
+                into is_foreign, timeline, highest
                 from leasehold.locks as l
                     left join leasehold.epoch as e on e.one
                 where l.name = acquire.lock_name
@@ -372,7 +374,12 @@ begin
                     acquire.fencing_token := nextval('leasehold.locks_fence_seq');
 
                     -- A server that was promoted or restored has another timeline, and a sequence that
-                    -- may have forgotten what it gave out.
+                    -- may have forgotten what it gave out. Not asked of one that did not tell before:
+                    -- it may have no such functions, or not let them be called.
+                    if timeline is not null then
+                        is_foreign := timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8);
+                    end if;
+
                     if is_foreign or acquire.fencing_token <= highest then
                         perform leasehold.enter_epoch(highest);
                         acquire.fencing_token := nextval('leasehold.locks_fence_seq');
@@ -506,6 +513,8 @@ begin
             not_granted  text[] := '{}';
             changing     uuid[] := '{}';
             missed       text;
+            is_foreign   boolean;
+            timeline     text;
             highest      bigint;
             locked_at    timestamptz;
         begin
@@ -579,15 +588,18 @@ begin
                 from leasehold.locks as l
                 where l.name = any (acquire_many.lock_names);
 
-                if exists (
-                    select
-                    from leasehold.locks_fence_seq as s
-                        left join leasehold.epoch as e on e.one
-                    where e.floor is null
-                        or e.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)
-                        or s.last_value < highest
-                        or (s.last_value = highest and not s.is_called)
-                ) then
+                select
+                    e.floor is null or s.last_value < highest or (s.last_value = highest and not s.is_called),
+                    e.timeline
+                into is_foreign, timeline
+                from leasehold.locks_fence_seq as s
+                    left join leasehold.epoch as e on e.one;
+
+                if timeline is not null and not is_foreign then
+                    is_foreign := timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8);
+                end if;
+
+                if is_foreign then
                     perform leasehold.enter_epoch(highest);
                 end if;
 
