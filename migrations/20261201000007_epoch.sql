@@ -383,6 +383,14 @@ begin
                     if is_foreign or acquire.fencing_token <= highest then
                         perform leasehold.enter_epoch(highest);
                         acquire.fencing_token := nextval('leasehold.locks_fence_seq');
+
+                        -- Drawn before by this session, by a sequence with a cache: a jump does away
+                        -- with the rest. The row of the epoch is locked.
+                        if acquire.fencing_token <= highest then
+                            perform leasehold.jump('a session kept tokens that are behind one in use', highest);
+                            acquire.fencing_token := nextval('leasehold.locks_fence_seq');
+                        end if;
+
                         locked_at := clock_timestamp();
                     end if;
 
@@ -516,6 +524,7 @@ begin
             is_foreign   boolean;
             timeline     text;
             highest      bigint;
+            lowest       bigint;
             locked_at    timestamptz;
         begin
             perform leasehold.reject_argument(r.name, leasehold.complaint(r.name, r.owner, r.ttl, r.holder))
@@ -603,31 +612,40 @@ begin
                     perform leasehold.enter_epoch(highest);
                 end if;
 
-                locked_at := clock_timestamp();
+                for attempt in 1..2 loop
+                    locked_at := clock_timestamp();
 
-                -- Of several that ask for one name, the first that was named.
-                with updated as (
-                    update leasehold.locks as l
-                    set owner = r.owner,
-                        holder = r.holder,
-                        ttl = make_interval(secs => extract(epoch from r.ttl)::double precision),
-                        fence = nextval('leasehold.locks_fence_seq'),
-                        acquired_at = locked_at,
-                        expires_at = locked_at + make_interval(secs => extract(epoch from r.ttl)::double precision)
-                    from (
-                        select distinct on (u.name) u.name, u.owner, u.ttl, u.holder
-                        from unnest(
-                            acquire_many.lock_names, acquire_many.owners, acquire_many.ttls, acquire_many.holders
-                        ) with ordinality as u (name, owner, ttl, holder, place)
-                        where u.owner = any (eligible)
-                        order by u.name, u.place
-                    ) as r
-                    where l.name = r.name
-                    returning l.owner
-                )
-                select coalesce(array_agg(u.owner), '{}')
-                into granted
-                from updated as u;
+                    -- Of several that ask for one name, the first that was named.
+                    with updated as (
+                        update leasehold.locks as l
+                        set owner = r.owner,
+                            holder = r.holder,
+                            ttl = make_interval(secs => extract(epoch from r.ttl)::double precision),
+                            fence = nextval('leasehold.locks_fence_seq'),
+                            acquired_at = locked_at,
+                            expires_at = locked_at + make_interval(secs => extract(epoch from r.ttl)::double precision)
+                        from (
+                            select distinct on (u.name) u.name, u.owner, u.ttl, u.holder
+                            from unnest(
+                                acquire_many.lock_names, acquire_many.owners, acquire_many.ttls, acquire_many.holders
+                            ) with ordinality as u (name, owner, ttl, holder, place)
+                            where u.owner = any (eligible)
+                            order by u.name, u.place
+                        ) as r
+                        where l.name = r.name
+                        returning l.owner, l.fence
+                    )
+                    select coalesce(array_agg(u.owner), '{}'), min(u.fence)
+                    into granted, lowest
+                    from updated as u;
+
+                    exit when lowest > highest;
+
+                    -- As in acquire; or the sequence has begun anew among these.
+                    if not leasehold.enter_epoch(highest) then
+                        perform leasehold.jump('a session kept tokens that are behind one in use', highest);
+                    end if;
+                end loop;
 
                 perform leasehold.make_durable();
 
