@@ -96,6 +96,7 @@ begin
             parallel unsafe
             security definer
             set search_path = pg_catalog, pg_temp
+            set jit = off
         as $$
         declare
             -- What a lagging standby can have lost, were the clock wrong: 67 million grants.
@@ -159,6 +160,7 @@ begin
             parallel unsafe
             security definer
             set search_path = pg_catalog, pg_temp
+            set jit = off
         as $$
         declare
             reason text;
@@ -523,6 +525,7 @@ begin
             missed       text;
             is_foreign   boolean;
             timeline     text;
+            floor        bigint;
             highest      bigint;
             lowest       bigint;
             locked_at    timestamptz;
@@ -592,17 +595,20 @@ begin
 
             if cardinality(eligible) > 0 then
                 -- As in acquire, for all of them before the first token is drawn.
-                select greatest(max(l.fence), (select e.floor - 1 from leasehold.epoch as e where e.one))
+                select e.floor, e.timeline
+                into floor, timeline
+                from leasehold.epoch as e
+                where e.one;
+
+                select greatest(max(l.fence), floor - 1)
                 into highest
                 from leasehold.locks as l
                 where l.name = any (acquire_many.lock_names);
 
-                select
-                    e.floor is null or s.last_value < highest or (s.last_value = highest and not s.is_called),
-                    e.timeline
-                into is_foreign, timeline
-                from leasehold.locks_fence_seq as s
-                    left join leasehold.epoch as e on e.one;
+                -- Read from the sequence as from a table, it would be scanned: enable_seqscan makes that
+                -- so dear that the plan is compiled each time.
+                is_foreign := floor is null
+                    or coalesce(pg_sequence_last_value('leasehold.locks_fence_seq'), 0) < highest;
 
                 if timeline is not null and not is_foreign then
                     is_foreign := timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8);
