@@ -39,16 +39,22 @@ async fn acquire_without_an_epoch_jumps_makes_one_and_grants() {
 async fn sessions_that_come_at_once_without_an_epoch_are_never_given_a_token_twice() {
     let db = TestDb::own("epoch_lost_race").await;
     let [mut session] = sessions(&db).await;
-    let mut seen = HashSet::new();
+    let mut others: Vec<_> = sessions::<8>(&db).await.into();
 
     for round in 0..3 {
+        let mut seen = HashSet::new();
         run(&mut session, COPIED_WITHOUT_DATA).await;
         let mut tasks = JoinSet::new();
-        for (number, mut session) in sessions::<8>(&db).await.into_iter().enumerate() {
+        for (number, mut session) in others.drain(..).enumerate() {
             let way = Way::BOTH[number % 2];
-            tasks.spawn(async move { way.grants(&mut session, &format!("{round} {number}")).await });
+            tasks.spawn(async move {
+                let grants = way.grants(&mut session, &format!("{round} {number}")).await;
+                (session, grants)
+            });
         }
-        let granted: Vec<_> = tasks.join_all().await.into_iter().flatten().collect();
+        let (sessions, granted): (Vec<_>, Vec<_>) = tasks.join_all().await.into_iter().unzip();
+        let granted: Vec<_> = granted.into_iter().flatten().collect();
+        others = sessions;
 
         assert_eq!(granted.len(), 4 + 4 * 3);
         for grant in granted {
@@ -61,6 +67,7 @@ async fn sessions_that_come_at_once_without_an_epoch_are_never_given_a_token_twi
 #[tokio::test]
 async fn session_that_comes_while_another_makes_the_epoch_is_given_a_higher_token() {
     let db = TestDb::own("epoch_lost_while_another").await;
+    let [mut first, mut second, mut watcher] = sessions(&db).await;
 
     for (way, end) in [
         (Way::Scalar, "commit"),
@@ -68,12 +75,15 @@ async fn session_that_comes_while_another_makes_the_epoch_is_given_a_higher_toke
         (Way::Set, "commit"),
         (Way::Set, "rollback"),
     ] {
-        let [mut first, mut second, mut watcher] = sessions(&db).await;
         run(&mut first, COPIED_WITHOUT_DATA).await;
 
         run(&mut first, "begin").await;
         let made = way.grants(&mut first, &format!("{way:?} {end}")).await;
-        let coming = tokio::spawn(async move { way.grants(&mut second, &format!("other {way:?} {end}")).await });
+        let other = format!("other {way:?} {end}");
+        let coming = tokio::spawn(async move {
+            let grants = way.grants(&mut second, &other).await;
+            (second, grants)
+        });
         let waiting = "select count(*) from pg_stat_activity \
             where datname = current_database() and wait_event_type = 'Lock'";
         eventually(SOON, "the other waits", async || {
@@ -81,7 +91,8 @@ async fn session_that_comes_while_another_makes_the_epoch_is_given_a_higher_toke
         })
         .await;
         run(&mut first, end).await;
-        let came = coming.await.unwrap();
+        let (session, came) = coming.await.unwrap();
+        second = session;
 
         let highest = made.iter().map(|grant| grant.token).max();
         assert!(

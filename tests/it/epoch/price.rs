@@ -2,10 +2,11 @@
 //! counted where those of a cycle are.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use sqlx::PgConnection;
 
-use super::{LAST_TOKEN, Way, number};
+use super::{ANOTHER_TIMELINE, LAST_TOKEN, Way, number};
 use crate::support::TestDb;
 use crate::support::quiet::Quiet;
 use crate::support::sql::{run, sessions};
@@ -14,7 +15,7 @@ use crate::support::sql::{run, sessions};
 async fn uncontended_acquire_reads_the_epoch_once_and_calls_nothing_for_it() {
     let db = TestDb::own("epoch_price").await;
 
-    for (way, looks) in [(Way::Scalar, 1), (Way::Set, 2)] {
+    for (way, looks) in [(Way::Scalar, 1), (Way::Set, 1)] {
         let [mut session] = sessions(&db).await;
         let name = format!("{way:?}");
         run(&mut session, "set track_functions = 'all'").await;
@@ -71,6 +72,39 @@ async fn uncontended_acquire_draws_one_token_and_flushes_once() {
         (acquires..acquires + acquires / 10).contains(&flushes),
         "{flushes} flushes"
     );
+}
+
+/// The server compiles a plan that it takes to be dear, which costs more than all else together.
+#[tokio::test]
+async fn acquires_and_jumps_have_no_plan_that_the_server_compiles() {
+    let db = TestDb::own("epoch_compiled").await;
+    let [mut plain, mut compiling] = sessions(&db).await;
+    run(&mut plain, "set jit = off").await;
+    run(&mut compiling, "set jit = on").await;
+
+    for (way, fault) in Way::BOTH
+        .into_iter()
+        .flat_map(|way| [(way, "select"), (way, ANOTHER_TIMELINE)])
+    {
+        let mut took = [Vec::new(), Vec::new()];
+        for _ in 0..9 {
+            for (session, took) in [&mut plain, &mut compiling].into_iter().zip(&mut took) {
+                // Of a transaction that waits for no disk.
+                run(session, "begin").await;
+                run(session, fault).await;
+                let began_at = Instant::now();
+                way.cycle(session, "again").await;
+                took.push(began_at.elapsed());
+                run(session, "rollback").await;
+            }
+        }
+
+        let [plain, compiling] = took.map(|took| took.into_iter().min().expect("several were tried"));
+        assert!(
+            compiling < plain * 3 + Duration::from_millis(15),
+            "{way:?} after `{fault}`: {compiling:?}, and {plain:?} where nothing is compiled"
+        );
+    }
 }
 
 async fn counted(session: &mut PgConnection, sql: &str) -> BTreeMap<String, i64> {

@@ -14,6 +14,7 @@ use crate::support::{SOON, TestDb};
 async fn of_many_sessions_that_come_to_another_history_one_jumps() {
     let db = TestDb::own("epoch_race").await;
     let [mut session, mut gate] = sessions(&db).await;
+    let mut others: Vec<_> = sessions::<16>(&db).await.into();
     let mut seen = HashSet::new();
 
     for round in 1..=4 {
@@ -24,9 +25,12 @@ async fn of_many_sessions_that_come_to_another_history_one_jumps() {
             run(&mut gate, "begin; select from leasehold.epoch for update").await;
         }
         let mut tasks = JoinSet::new();
-        for (number, mut session) in sessions::<16>(&db).await.into_iter().enumerate() {
+        for (number, mut session) in others.drain(..).enumerate() {
             let way = Way::BOTH[number % 2];
-            tasks.spawn(async move { way.grants(&mut session, &format!("{round} {number}")).await });
+            tasks.spawn(async move {
+                let grants = way.grants(&mut session, &format!("{round} {number}")).await;
+                (session, grants)
+            });
         }
         if is_gated {
             let waiting = "select count(*) from pg_stat_activity \
@@ -40,7 +44,9 @@ async fn of_many_sessions_that_come_to_another_history_one_jumps() {
             .await;
             run(&mut gate, "commit").await;
         }
-        let granted: Vec<_> = tasks.join_all().await.into_iter().flatten().collect();
+        let (sessions, granted): (Vec<_>, Vec<_>) = tasks.join_all().await.into_iter().unzip();
+        let granted: Vec<_> = granted.into_iter().flatten().collect();
+        others = sessions;
 
         let told = jumps(&mut session).await;
         assert_eq!(told.len(), round, "{told:?}");
