@@ -38,20 +38,35 @@ async fn acquire_without_an_epoch_jumps_makes_one_and_grants() {
 #[tokio::test]
 async fn sessions_that_come_at_once_without_an_epoch_are_never_given_a_token_twice() {
     let db = TestDb::own("epoch_lost_race").await;
-    let [mut session] = sessions(&db).await;
+    let [mut session, mut first] = sessions(&db).await;
     let mut others: Vec<_> = sessions::<8>(&db).await.into();
 
     for round in 0..3 {
         let mut seen = HashSet::new();
         run(&mut session, COPIED_WITHOUT_DATA).await;
+        // A jump looks at every row, which gives the others time to meet it.
+        let rows = "insert into leasehold.locks (name, fence, acquired_at, expires_at) \
+            select n::text, 1, now(), now() from generate_series(1, 60000) as n";
+        run(&mut session, rows).await;
+        // All others have found no epoch, and go on at the same moment.
+        run(&mut first, "begin").await;
+        let made = Way::Scalar.grants(&mut first, &format!("first {round}")).await;
+        seen.extend(made.iter().map(|grant| grant.token));
         let mut tasks = JoinSet::new();
         for (number, mut session) in others.drain(..).enumerate() {
             let way = Way::BOTH[number % 2];
             tasks.spawn(async move {
-                let grants = way.grants(&mut session, &format!("{round} {number}")).await;
+                let grants = way.grants(&mut session, &format!("other {round} {number}")).await;
                 (session, grants)
             });
         }
+        let waiting = "select count(*) from pg_stat_activity \
+            where datname = current_database() and wait_event_type = 'Lock'";
+        eventually(SOON, "all wait for the first", async || {
+            number(&mut session, waiting).await == 8
+        })
+        .await;
+        run(&mut first, "commit").await;
         let (sessions, granted): (Vec<_>, Vec<_>) = tasks.join_all().await.into_iter().unzip();
         let granted: Vec<_> = granted.into_iter().flatten().collect();
         others = sessions;

@@ -75,10 +75,8 @@ async fn client_with_the_granted_rights_alone_looks_over_the_epoch_and_jumps() {
     let lease = db.client().try_acquire("epoch of a role").await.unwrap().unwrap();
 
     let entered = jumps(&mut session).await;
-    let entered = entered
-        .iter()
-        .filter(|jump| jump.reason.starts_with("another timeline"));
-    let jump = entered.last().expect("it jumped");
+    let is_entered = |jump: &&super::Jump| jump.reason.starts_with("another timeline");
+    let jump = entered.iter().rfind(is_entered).expect("it jumped");
     assert_eq!(jump.from_timeline.as_deref(), Some("FFFFFFF0"));
     assert!(lease.fencing_token().get() > jump.to_token);
     assert_eq!(heard.told(Level::DEBUG, NOT_LOOKED), 0);

@@ -93,8 +93,8 @@ async fn tokens_rise_for_each_name_while_an_operator_advances_the_epoch_again_an
     is_over.store(true, std::sync::atomic::Ordering::Relaxed);
     tasks.join_all().await;
 
-    let order = order.lock().unwrap();
     let told: Vec<_> = jumps(&mut operator).await.iter().map(|jump| jump.to_token).collect();
+    let order = order.lock().unwrap();
     assert!(above.is_sorted_by(|one, next| one < next), "{above:?}");
     assert_eq!(told, above);
     assert_eq!(order.len(), 6);
