@@ -26,6 +26,19 @@ pub(crate) async fn database() -> TestDb {
     TestDb::with(options.await.clone())
 }
 
+/// A database of the test's own in which the README's roles have their rights.
+pub(crate) async fn own(name: &str) -> TestDb {
+    // They are the cluster's, and are made with that database.
+    database().await;
+    let db = TestDb::own(name).await;
+    let grants: String = readme_roles()
+        .split_inclusive('\n')
+        .filter(|line| !line.starts_with("create role "))
+        .collect();
+    run(&db, &grants).await;
+    db
+}
+
 /// The database as a new login role sees it, which has these roles and settings.
 pub(crate) async fn login(name: &str, in_roles: &str, settings: &[(&str, &str)]) -> TestDb {
     let db = database().await;
