@@ -315,7 +315,7 @@ begin
             set enable_seqscan = off
         as $$
         declare
-            term        constant interval := make_interval(secs => extract(epoch from acquire.ttl)::double precision);
+            term        interval;
             locked_at   timestamptz;
             is_foreign  boolean;
             timeline    text;
@@ -337,6 +337,8 @@ begin
             if acquire.client is not null then
                 perform leasehold.check_client_ttl(acquire.client_ttl);
             end if;
+
+            term := make_interval(secs => extract(epoch from acquire.ttl)::double precision);
 
             -- Looked at before the row is locked: a latecomer who locks first and looks second is in
             -- the way of the one who was just woken.
