@@ -7,7 +7,7 @@ export LEASEHOLD_SQLX_CLI := $(CURDIR)/target/tools/bin/sqlx
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo turns recipes test moves matrix soak handoff fmt lint docs deny setup clean
+.PHONY: help demo turns recipes test model moves matrix soak handoff fmt lint docs deny setup clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test: setup lint docs deny ## Every check: format, lints, docs, licences, demo, 
 	$(CARGO) test --workspace --features $(FEATURES) --lib --bins --examples
 	$(CARGO) test --workspace --features $(FEATURES) --test moves
 	$(CARGO) test --workspace --features $(FEATURES) --test it
+
+model: ## Goes through every state of the protocol, and finds what breaks in each variant. STEPS=1 shows how.
+	$(CARGO) run --quiet --release --package leasehold-model -- $(if $(STEPS),--steps)
 
 moves: ## Promotes, restores, copies, upgrades and crashes real clusters; a line of JSON for each.
 	@scripts/setup postgres
