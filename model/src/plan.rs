@@ -29,7 +29,16 @@ impl Run {
                 let bounds = bounds_of_leases(&model.bounds);
                 let is_variant = model.variant != lease::Variant::AsItIs;
                 let (asserted, counted) = (model.asserted.clone(), Arc::clone(&model.counted));
-                Report::new(title, bounds, is_variant, &asserted, &counted, report::check(model))
+                let checked = &Invariant::OF_LEASES;
+                Report::new(
+                    title,
+                    bounds,
+                    is_variant,
+                    checked,
+                    &asserted,
+                    &counted,
+                    report::check(model),
+                )
             }
             Model::Queue(model) => {
                 let bounds = bounds_of_queue(&model);
@@ -40,7 +49,16 @@ impl Run {
                     &[]
                 };
                 let counted = Arc::clone(&model.counted);
-                Report::new(title, bounds, is_variant, asserted, &counted, report::check(model))
+                let checked = &[Invariant::NobodySleepsOn];
+                Report::new(
+                    title,
+                    bounds,
+                    is_variant,
+                    checked,
+                    asserted,
+                    &counted,
+                    report::check(model),
+                )
             }
         }
     }
@@ -85,9 +103,21 @@ pub(crate) fn small() -> Vec<Run> {
     let mut runs = vec![
         holds("once each", once, Fault::None, ALL),
         holds("once each, crash", once, Fault::Crash, ALL),
-        holds("once each, lagging standby", once, Fault::LaggingStandby, WHEN_LOST),
+        holds(
+            "once each, lagging standby",
+            Bounds {
+                fences: Fences::ReadCommitted,
+                ..once
+            },
+            Fault::LaggingStandby,
+            WHEN_LOST,
+        ),
     ];
-    runs.extend(waiting().into_iter().skip(2));
+    runs.extend([
+        waits("three waiters", 3, 1, 1, queue::Fault::None, false, true),
+        waits("three waiters, deaths", 3, 1, 1, queue::Fault::Death, true, true),
+        waits("three waiters, crash", 3, 1, 1, queue::Fault::Crash, true, true),
+    ]);
     runs
 }
 

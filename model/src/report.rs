@@ -77,10 +77,17 @@ impl Report {
         title: &'static str,
         bounds: String,
         is_variant: bool,
+        checked: &[Invariant],
         asserted: &[Invariant],
         counted: &Counters,
         outcome: Outcome,
     ) -> Self {
+        // What is not asserted must be seen broken, else it was left out without a reason.
+        let unseen: Vec<_> = checked
+            .iter()
+            .copied()
+            .filter(|invariant| !asserted.contains(invariant) && counted.get(*invariant) == 0)
+            .collect();
         let broken = outcome
             .broken
             .iter()
@@ -91,6 +98,7 @@ impl Report {
             (true, false) => (true, format!("found: breaks {broken}")),
             (true, true) => (false, format!("NOT FOUND: keeps {}", numbers(asserted))),
             (false, false) => (false, format!("VIOLATED: {broken}")),
+            (false, true) if !unseen.is_empty() => (false, format!("NOT SEEN BROKEN: {}", numbers(&unseen))),
             (false, true) => (true, kept(asserted, counted)),
         };
         Self {
