@@ -47,6 +47,7 @@ mod lease;
 mod plan;
 mod queue;
 mod report;
+mod variants;
 
 use std::process::ExitCode;
 
@@ -54,7 +55,7 @@ fn main() -> ExitCode {
     let shows_steps = std::env::args().any(|argument| argument == "--steps");
     let (mut runs, mut wrong, mut states) = (0, 0, 0);
     println!("{LEGEND}");
-    for run in plan::protocol().into_iter().chain(plan::variants()) {
+    for run in plan::protocol().into_iter().chain(variants::all()) {
         let report = run.report();
         println!("{report}");
         if shows_steps || !report.is_right {
@@ -95,7 +96,7 @@ mod tests {
 
     #[test]
     fn every_variant_is_found_out() {
-        for run in plan::variants() {
+        for run in variants::all() {
             let report = run.report();
 
             assert!(report.is_right, "{report}");

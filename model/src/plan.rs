@@ -1,4 +1,4 @@
-//! What is run: the protocol in each configuration, and each variant where its bug shows.
+//! What is run of the protocol as it is: each configuration, with what must hold in it.
 
 use std::sync::Arc;
 
@@ -132,119 +132,6 @@ fn waiting() -> [Run; 5] {
     ]
 }
 
-/// What the protocol could have been, each with the invariant that it breaks.
-pub(crate) fn variants() -> Vec<Run> {
-    use lease::Variant;
-
-    let broken = |title, variant, bounds, fault, invariant| Run {
-        title,
-        model: leases(bounds, fault, variant, &[invariant]),
-    };
-    let lost = |title, variant| Run {
-        title,
-        model: queue(4, 1, 2, queue::Fault::None, false, true, variant),
-    };
-    let none = Fault::None;
-    vec![
-        broken(
-            "token drawn before the row lock",
-            Variant::TokenBeforeLock,
-            TWICE,
-            none,
-            Invariant::TokensRise,
-        ),
-        broken(
-            "grant without flush, crash",
-            Variant::GrantWithoutFlush,
-            FENCED,
-            Fault::Crash,
-            Invariant::TokensRise,
-        ),
-        broken(
-            "no epoch, lagging standby",
-            Variant::NoEpoch,
-            FENCED,
-            Fault::LaggingStandby,
-            Invariant::TokensRise,
-        ),
-        broken(
-            "release without owner",
-            Variant::ReleaseWithoutOwner,
-            GHOSTS,
-            none,
-            Invariant::OwnGrantAlone,
-        ),
-        broken(
-            "renewal without owner",
-            Variant::RenewWithoutOwner,
-            GHOSTS,
-            none,
-            Invariant::OwnGrantAlone,
-        ),
-        broken(
-            "renewal that revives",
-            Variant::RenewRevives,
-            TWICE,
-            none,
-            Invariant::OwnGrantAlone,
-        ),
-        broken(
-            "grant without for update",
-            Variant::GrantWithoutForUpdate,
-            TWICE,
-            none,
-            Invariant::FenceHoldsOff,
-        ),
-        broken(
-            "plain-select fence",
-            Variant::PlainSelectFence,
-            TWICE,
-            none,
-            Invariant::StaleWriteRefused,
-        ),
-        broken(
-            ">= fence, lagging standby",
-            Variant::FenceAtLeast,
-            FENCED,
-            Fault::LaggingStandby,
-            Invariant::StaleWriteRefused,
-        ),
-        broken(
-            "fence without owner, rollback",
-            Variant::FenceWithoutOwner,
-            FENCED,
-            Fault::Rollback,
-            Invariant::StaleWriteRefused,
-        ),
-        broken(
-            "window counted from the reply",
-            Variant::WindowFromReply,
-            TWICE,
-            none,
-            Invariant::BeliefEndsFirst,
-        ),
-        broken(
-            "belief until the release is answered",
-            Variant::BeliefUntilReleased,
-            TWICE,
-            none,
-            Invariant::BeliefEndsFirst,
-        ),
-        broken(
-            "late answer revives the belief",
-            Variant::LateAnswerRevives,
-            TWICE,
-            none,
-            Invariant::OwnGrantAlone,
-        ),
-        lost("sleeps without looking again", queue::Variant::SleepsWithoutLooking),
-        lost("release without its mark", queue::Variant::ReleaseWithoutMark),
-        lost("row read before the mark", queue::Variant::RowBeforeMark),
-        lost("leave that tells nobody", queue::Variant::LeaveTellsNobody),
-        lost("wake-up of one who left not passed on", queue::Variant::WakeForgotten),
-    ]
-}
-
 fn holds(title: &'static str, bounds: Bounds, fault: Fault, asserted: &[Invariant]) -> Run {
     Run {
         title,
@@ -275,7 +162,7 @@ fn waits(
     }
 }
 
-fn leases(bounds: Bounds, fault: Fault, variant: lease::Variant, asserted: &[Invariant]) -> Model {
+pub(crate) fn leases(bounds: Bounds, fault: Fault, variant: lease::Variant, asserted: &[Invariant]) -> Model {
     Model::Leases(Leases {
         bounds,
         fault,
@@ -285,7 +172,7 @@ fn leases(bounds: Bounds, fault: Fault, variant: lease::Variant, asserted: &[Inv
     })
 }
 
-fn queue(
+pub(crate) fn queue(
     clients: u8,
     turns: u8,
     leaves: u8,
@@ -342,7 +229,7 @@ const ALWAYS: &[Invariant] = &[
 ];
 
 /// Two clients that acquire twice each.
-const TWICE: Bounds = Bounds {
+pub(crate) const TWICE: Bounds = Bounds {
     clients: 2,
     acquisitions: 2,
     grants: 3,
@@ -353,13 +240,13 @@ const TWICE: Bounds = Bounds {
 };
 
 /// The same, with fences in read committed alone: a fault ends open transactions anyway.
-const FENCED: Bounds = Bounds {
+pub(crate) const FENCED: Bounds = Bounds {
     fences: Fences::ReadCommitted,
     ..TWICE
 };
 
 /// Statements that are given up and executed all the same.
-const GHOSTS: Bounds = Bounds {
+pub(crate) const GHOSTS: Bounds = Bounds {
     acquisitions: 1,
     grants: 2,
     ghosts: true,

@@ -127,6 +127,39 @@ impl Client {
         };
     }
 
+    /// The request or its answer is lost.
+    pub(crate) fn lose_call(&mut self) {
+        self.call = match self.call {
+            Call::Sent { request, .. } | Call::Answered { request, .. } if request != Request::Renew => {
+                Call::Unanswered(request)
+            }
+            // Asked again if it is still held.
+            _ => Call::None,
+        };
+    }
+
+    /// The connection is given up; its statement may still be executed.
+    pub(crate) fn give_up(&mut self) {
+        if let Call::Sent { request, .. } = self.call {
+            self.ghost = Some((request, self.owner));
+        }
+        self.lose_call();
+    }
+
+    pub(crate) fn retry(&mut self) {
+        if let Call::Unanswered(request) = self.call {
+            self.send(request);
+        }
+    }
+
+    /// An acquire that nobody wants any more is released; a release is left to the ttl.
+    pub(crate) fn abandon(&mut self) {
+        match self.call {
+            Call::Unanswered(Request::Acquire) => self.release_later(),
+            _ => self.call = Call::None,
+        }
+    }
+
     /// What nobody wants, or came too late, is given back.
     pub(crate) fn release_later(&mut self) {
         self.call = Call::Unanswered(Request::Release);

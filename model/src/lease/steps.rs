@@ -25,21 +25,16 @@ impl Leases {
                 let (request, owner) = state.clients[index].ghost.take()?;
                 self.statement(state, request, owner, 0)?;
             }
-            Action::LoseRequest(index) | Action::LoseAnswer(index) => lose(&mut state.clients[index]),
-            Action::GiveUp(index) => give_up(&mut state.clients[index]),
+            Action::LoseRequest(index) | Action::LoseAnswer(index) => state.clients[index].lose_call(),
+            Action::GiveUp(index) => state.clients[index].give_up(),
             Action::Receive(index, lag) => {
                 let was_lost = state.clients[index].is_lost();
                 self.receive(&mut state.clients[index], lag);
                 let is_revived = was_lost && state.clients[index].held().is_some();
                 state.broken.unless(!is_revived, Invariant::OwnGrantAlone);
             }
-            Action::Retry(index) => {
-                let client = &mut state.clients[index];
-                if let Call::Unanswered(request) = client.call {
-                    client.send(request);
-                }
-            }
-            Action::Abandon(index) => abandon(&mut state.clients[index]),
+            Action::Retry(index) => state.clients[index].retry(),
+            Action::Abandon(index) => state.clients[index].abandon(),
             Action::Forget(index) => state.clients[index].forget(),
 
             Action::BeginFenced(index) => {
@@ -323,32 +318,5 @@ fn end_fenced(state: &mut State, index: usize) {
     let ended = std::mem::take(&mut state.clients[index].fenced);
     if let Fenced::Passed { is_stale, .. } = ended {
         state.broken.unless(!is_stale, Invariant::StaleWriteRefused);
-    }
-}
-
-/// The request or its answer is lost.
-fn lose(client: &mut Client) {
-    client.call = match client.call {
-        Call::Sent { request, .. } | Call::Answered { request, .. } if request != Request::Renew => {
-            Call::Unanswered(request)
-        }
-        // Asked again if it is still held.
-        _ => Call::None,
-    };
-}
-
-/// The connection is given up; its statement may still be executed.
-fn give_up(client: &mut Client) {
-    if let Call::Sent { request, .. } = client.call {
-        client.ghost = Some((request, client.owner));
-    }
-    lose(client);
-}
-
-/// An acquire that nobody wants any more is released; a release is left to the ttl.
-fn abandon(client: &mut Client) {
-    match client.call {
-        Call::Unanswered(Request::Acquire) => client.release_later(),
-        _ => client.call = Call::None,
     }
 }
