@@ -38,8 +38,8 @@
 //! another session has locked for a moment (answered as busy and asked again) in [`lease`], and the
 //! clock in [`queue`]. That the SQL does what its model does, the integration tests show.
 //!
-//! A client's clock may fall behind the server's by as much as the margin in each window; by more,
-//! it breaks invariant 6, as the README says.
+//! A client's clock may fall behind the server's by as much as the margin in each window. By more, it
+//! breaks invariant 6 and no other; one configuration counts that.
 #![allow(clippy::print_stdout, reason = "the lines are what it is for")]
 
 mod invariant;

@@ -87,6 +87,7 @@ pub(crate) fn protocol() -> Vec<Run> {
         ),
         holds("volume rolled back, unseen", FENCED, Fault::Rollback, ALWAYS),
         holds("server's clock stepped", FENCED, Fault::ClockStep, WHEN_LOST),
+        holds("clients slower than the margin", FENCED, Fault::SlowClients, WHEN_SLOW),
     ];
     runs.extend(waiting());
     runs
@@ -219,6 +220,15 @@ const WHEN_LOST: &[Invariant] = &[
     Invariant::OwnGrantAlone,
     Invariant::FenceHoldsOff,
     Invariant::StaleWriteRefused,
+];
+
+/// What holds when a client's clock falls behind by more than the margin.
+const WHEN_SLOW: &[Invariant] = &[
+    Invariant::TokensRise,
+    Invariant::OwnGrantAlone,
+    Invariant::FenceHoldsOff,
+    Invariant::StaleWriteRefused,
+    Invariant::OneOwner,
 ];
 
 /// What holds always, on a server too that was set back without a trace.

@@ -48,6 +48,7 @@ pub(crate) enum Variant {
     AsItIs,
     SleepsWithoutLooking,
     ReleaseWithoutMark,
+    LeaveWithoutMark,
     RowBeforeMark,
     WakeForgotten,
     LeaveTellsNobody,

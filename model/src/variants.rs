@@ -112,6 +112,7 @@ pub(crate) fn all() -> Vec<Run> {
         ),
         lost("sleeps without looking again", queue::Variant::SleepsWithoutLooking),
         lost("release without its mark", queue::Variant::ReleaseWithoutMark),
+        lost("leave without its mark", queue::Variant::LeaveWithoutMark),
         lost("row read before the mark", queue::Variant::RowBeforeMark),
         lost("leave that tells nobody", queue::Variant::LeaveTellsNobody),
         lost("wake-up of one who left not passed on", queue::Variant::WakeForgotten),

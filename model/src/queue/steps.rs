@@ -155,7 +155,7 @@ impl Queue {
     fn is_changing(&self, state: &State) -> bool {
         state.clients.iter().any(|client| match client.at {
             Stage::Releases | Stage::Released { .. } => self.variant != Variant::ReleaseWithoutMark,
-            Stage::Left { .. } => true,
+            Stage::Left { .. } => self.variant != Variant::LeaveWithoutMark,
             _ => false,
         })
     }
