@@ -26,6 +26,14 @@ pub(crate) struct Guardian {
 impl Guardian {
     pub(crate) fn spawn(bin_dir: &Path, environment: &[(OsString, OsString)]) -> Result<Self, ClusterError> {
         let mut words = install::step_down()?;
+        // Only for what runs as the server's user: a library to preload would set itself up as root.
+        words.push("env".into());
+        words.extend(environment.iter().map(|(name, value)| {
+            let mut setting = name.clone();
+            setting.push("=");
+            setting.push(value);
+            setting
+        }));
         words.extend(["sh".into(), "-c".into(), SCRIPT.into(), "guardian".into()]);
         words.extend([bin_dir.into(), parent_dir().into()]);
         let mut command = Command::new(&words[0]);
@@ -39,7 +47,6 @@ impl Guardian {
         for (name, _) in env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PG")) {
             command.env_remove(name);
         }
-        command.envs(environment.iter().map(|(name, value)| (name, value)));
 
         let spawned = command.spawn();
         let mut child = spawned.map_err(|error| ClusterError::new(format!("could not run {:?}: {error}", words[0])))?;
