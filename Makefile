@@ -1,13 +1,15 @@
 CARGO    ?= cargo
 # Not --all-features: tls-native-tls needs OpenSSL's headers, which a bare machine does not have.
 FEATURES := leasehold/serde
+# How long `make torture` lasts.
+MINUTES  ?= 10
 
 # The tests drive the real sqlx-cli.
 export LEASEHOLD_SQLX_CLI := $(CURDIR)/target/tools/bin/sqlx
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo turns recipes test model moves matrix soak handoff fmt lint docs deny setup clean
+.PHONY: help demo turns recipes test model moves matrix soak handoff torture mutants fmt lint docs deny setup clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +54,14 @@ soak: setup ## The long tests, a million cycles and more, with their figures.
 handoff: ## More than 100,000 hand-offs, judged and counted; the last line is JSON.
 	@scripts/setup postgres
 	$(CARGO) bench --quiet --bench handoff
+
+torture: ## Faults for MINUTES=10 on processes and server, the whole history judged; SEED=n asks for it again.
+	@scripts/setup postgres
+	$(CARGO) run --quiet --release --package leasehold-torture -- $(MINUTES) $(SEED)
+
+mutants: ## Broken variants of the SQL, a short torture run on each: the checker must catch all.
+	@scripts/setup postgres
+	$(CARGO) run --quiet --release --package leasehold-torture -- --mutants $(SEED)
 
 fmt: ## Formats the Rust code.
 	$(CARGO) fmt --all
