@@ -19,6 +19,8 @@ enum Style {
     WaitsBriefly,
     /// Long enough for many renewals.
     HoldsLong,
+    /// Without renewal, and asks again and again whether it still holds.
+    Watches,
     /// Without renewal, its transaction longer than its lease.
     Overstays,
     /// Its acquire is dropped under way.
@@ -39,7 +41,8 @@ async fn turn(process: &Process, worker: u64, dice: &mut Dice) {
         0..40 => Style::Waits,
         40..62 => Style::Tries,
         62..72 => Style::WaitsBriefly,
-        72..80 => Style::HoldsLong,
+        72..76 => Style::HoldsLong,
+        76..80 => Style::Watches,
         80..92 => Style::Overstays,
         _ => Style::Drops,
     };
@@ -51,6 +54,7 @@ async fn turn(process: &Process, worker: u64, dice: &mut Dice) {
     let mut asked = process.leases.acquire(&name).holder(id.as_str());
     asked = match style {
         Style::Overstays => asked.ttl(Duration::from_millis(600)).manual_renewal(),
+        Style::Watches => asked.ttl(Duration::from_millis(2000)).manual_renewal(),
         Style::HoldsLong => asked.ttl(Duration::from_millis(750)),
         _ => asked,
     };
@@ -86,10 +90,11 @@ async fn turn(process: &Process, worker: u64, dice: &mut Dice) {
         Style::Overstays => overstay(process, &lease, &mut writer, dice).await,
         _ => {
             let hold_ms = match style {
-                Style::HoldsLong => dice.between(300, 1500),
+                Style::HoldsLong | Style::Watches => dice.between(300, 1500),
                 _ => dice.between(0, 12),
             };
-            hold(process, &lease, &mut writer, hold_ms, dice).await;
+            let writes = if style == Style::Watches { 0 } else { 60 };
+            hold(process, &lease, &mut writer, (hold_ms, writes), dice).await;
         }
     }
     if dice.percent(5) {
@@ -111,15 +116,21 @@ async fn turn(process: &Process, worker: u64, dice: &mut Dice) {
     }
 }
 
-/// Holds it for so long, is asked whether it believes, and writes what it read plus one.
-async fn hold(process: &Process, lease: &Lease, writer: &mut Writer<'_>, hold_ms: u64, dice: &mut Dice) {
+/// Holds it for so long, is asked whether it believes, and writes, so often of a hundred times, what it read plus one.
+async fn hold(
+    process: &Process,
+    lease: &Lease,
+    writer: &mut Writer<'_>,
+    (hold_ms, writes): (u64, u64),
+    dice: &mut Dice,
+) {
     let until = now() + hold_ms as i64 * 1000;
     loop {
         if !believe(process, lease, writer.id).await {
             return;
         }
         // After an outcome that is not known its reading may be old: no further write.
-        if dice.percent(60) && begin_and_write(process, lease, writer, None).await != Some(Answer::Yes) {
+        if dice.percent(writes) && begin_and_write(process, lease, writer, None).await != Some(Answer::Yes) {
             return;
         }
         if now() >= until {
