@@ -102,8 +102,9 @@ impl Verdict {
 
 /// The hundredth of a second within which the audit's time lies.
 const TICK: i64 = 10 * MS;
-/// How long before a failover an acknowledged commit may be forgotten by it.
-const REPLICATION_LAG: i64 = 5 * SECOND;
+/// How long before a failover an acknowledged commit may be forgotten by it: after a crash of the primary the standby
+/// takes up to five seconds to ask again.
+const REPLICATION_LAG: i64 = 12 * SECOND;
 const LONGEST_TTL: i64 = 3 * SECOND;
 
 pub fn judge(history: &History) -> Verdict {

@@ -273,6 +273,17 @@ fn refusal_of_the_current_owner_is_seen() {
         });
     });
     assert_eq!(found, [Invariant::OwnerIsNotRefused]);
+
+    let after_its_release = broken_by(|history| {
+        history.acquisitions[0].release_sent_at = Some(1190 * MS);
+        history.acquisitions[0].writes.push(Write {
+            number: 2,
+            invoked_at: 1200 * MS,
+            answered_at: 1210 * MS,
+            outcome: Outcome::Refused,
+        });
+    });
+    assert_eq!(after_its_release, []);
 }
 
 #[test]

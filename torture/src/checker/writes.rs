@@ -139,7 +139,9 @@ impl Judge<'_> {
                 continue;
             };
             for write in one.writes.iter().filter(|write| write.outcome == Outcome::Refused) {
-                let was_lost = one.lost.as_ref().is_some_and(|(at, _)| *at <= write.answered_at);
+                // Nor is it its owner any more once it has let go, even if a failover forgot that.
+                let was_lost = one.lost.as_ref().is_some_and(|(at, _)| *at <= write.answered_at)
+                    || one.release_sent_at.is_some_and(|sent| sent <= write.answered_at);
                 if write.invoked_at > from + TICK && write.answered_at < to && !was_lost {
                     self.broken(
                         Invariant::OwnerIsNotRefused,
