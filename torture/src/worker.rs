@@ -35,17 +35,21 @@ pub async fn run(process: Arc<Process>, worker: u64, mut dice: Dice) {
 }
 
 async fn turn(process: &Process, worker: u64, dice: &mut Dice) {
-    let (id, name) = (process.id(worker), process.name(dice));
-    let note = |what: &str, rest: &str| process.journal.note(&id, what, rest);
+    let (id, mut name) = (process.id(worker), process.name(dice));
     let style = match dice.between(0, 99) {
         0..40 => Style::Waits,
         40..62 => Style::Tries,
         62..72 => Style::WaitsBriefly,
-        72..76 => Style::HoldsLong,
-        76..80 => Style::Watches,
+        72..75 => Style::HoldsLong,
+        75..80 => Style::Watches,
         80..92 => Style::Overstays,
         _ => Style::Drops,
     };
+    if style == Style::Watches {
+        // Where others wait for it to end.
+        name = format!("hot-{}", dice.between(1, process.hot_names));
+    }
+    let note = |what: &str, rest: &str| process.journal.note(&id, what, rest);
     let wait_ms = match style {
         Style::Tries => 0,
         Style::WaitsBriefly => dice.between(50, 300),
