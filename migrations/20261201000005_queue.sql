@@ -977,7 +977,11 @@ begin
                 select
                     r.name,
                     r.owner,
-                    k.acquired_at + make_interval(secs => extract(epoch from r.hold)::double precision) as held_until
+                    -- Null without a hold: an acquisition may lie ahead of a clock that was stepped back.
+                    case
+                        when r.hold > '0'
+                            then k.acquired_at + make_interval(secs => extract(epoch from r.hold)::double precision)
+                    end as held_until
                 from unnest(release_many.lock_names, release_many.owners, release_many.hold_at_least) as r (name, owner, hold)
                     join leasehold.locks as k on k.name = r.name
             ) as u

@@ -346,6 +346,26 @@ async fn name_is_held_on_from_the_acquisition_by_nobody_known() {
 }
 
 #[tokio::test]
+async fn release_without_a_hold_frees_the_name_although_the_clock_was_stepped_back_since() {
+    let mut session = TestDb::shared().await.session().await;
+    let grants = [
+        grant(&mut session, &unique_name!(), "30 s").await,
+        grant(&mut session, &unique_name!(), "30 s").await,
+    ];
+    let ahead = "update leasehold.locks set acquired_at = acquired_at + interval '1 hour' where name = any ($1)";
+    let names: Vec<_> = grants.iter().map(|grant| grant.name.as_str()).collect();
+    sqlx::query(ahead).bind(&names).execute(&mut session).await.unwrap();
+
+    let one = release(&mut session, &grants[0], "0").await;
+    let of_a_set = release_many(&mut session, &grants[1..], "0").await;
+
+    assert_eq!((one.as_str(), of_a_set), ("released", vec!["released".to_owned()]));
+    for name in names {
+        assert_eq!(ask(&mut session, name).await, "granted");
+    }
+}
+
+#[tokio::test]
 async fn broken_lease_is_over_for_its_holder_and_free_for_all() {
     let (db, name) = (TestDb::shared().await, unique_name!());
     let [mut session] = sessions(&db).await;
