@@ -42,10 +42,12 @@ impl History {
         }
     }
 
+    /// A grant that is not renewed: where the move is quick, its holder would go on on the other side.
     pub(crate) async fn take(&mut self, leases: &LeaseClient, name: &str, ttl: Duration) -> Lease {
         let lease = leases
             .acquire(name)
             .ttl(ttl)
+            .manual_renewal()
             .wait_at_most(SOON)
             .await
             .expect("it comes free");
