@@ -4,7 +4,7 @@ use leasehold_testkit::{Cluster, StopMode};
 
 use crate::history::{History, LONG, Moved, SHORT, Side};
 
-const CRASHES: usize = 100;
+const CRASHES: usize = 200;
 
 pub(crate) async fn shut_down() -> Moved {
     after_each_grant(async |cluster| cluster.stop(StopMode::Immediate).await).await
