@@ -160,6 +160,7 @@ impl Named for ReleaseRequest {
     }
 }
 
+/// From how many requests on a line takes several for one name at a time.
 const LONG: usize = 32;
 
 const BACKOFF_BASE: Duration = Duration::from_millis(1);
