@@ -28,7 +28,7 @@ recipes: ## Fencing wherever the resource is, a stale writer in each. Uses DATAB
 
 # The integration tests come last, so that their closing line does. Everything is built for the whole
 # workspace: fewer packages at a time would mean other features of their dependencies, built anew.
-test: setup lint docs deny ## Every check: format, lints, docs, licences, demo, tests.
+test: setup lint docs deny ## Every check: format, lints, docs, licences, demo, tests, two minutes of torture.
 	$(CARGO) build --workspace --examples --features $(FEATURES)
 	env -u DATABASE_URL $(CARGO) run --quiet --example demo --features $(FEATURES)
 	env -u DATABASE_URL $(CARGO) run --quiet --example turns --features $(FEATURES) -- target/turns.svg
@@ -36,6 +36,7 @@ test: setup lint docs deny ## Every check: format, lints, docs, licences, demo, 
 	$(CARGO) test --workspace --features $(FEATURES) --doc
 	$(CARGO) test --workspace --features $(FEATURES) --lib --bins --examples
 	$(CARGO) test --workspace --features $(FEATURES) --test moves
+	$${CARGO_TARGET_DIR:-target}/debug/leasehold-torture 2
 	$(CARGO) test --workspace --features $(FEATURES) --test it
 
 model: ## Goes through every state of the protocol, and finds what breaks in each variant. STEPS=1 shows how.
@@ -56,7 +57,7 @@ handoff: ## More than 100,000 hand-offs, judged and counted; the last line is JS
 	$(CARGO) bench --quiet --bench handoff
 
 torture: ## Faults for MINUTES=10 on processes and server, the whole history judged; SEED=n asks for it again.
-	@scripts/setup postgres
+	@scripts/setup postgres faketime
 	$(CARGO) run --quiet --release --package leasehold-torture -- $(MINUTES) $(SEED)
 
 mutants: ## Broken variants of the SQL, a short torture run on each: the checker must catch all.

@@ -102,14 +102,23 @@ impl Cluster {
     ///
     /// It is a cluster of its own, and outlives this one.
     pub async fn standby(&self, name: &str) -> Self {
-        self.standby_through(name, self.addr()).await
+        self.standby_from(name, Self::builder()).await
+    }
+
+    /// Starts a standby of which `builder` says more, such as its environment.
+    pub async fn standby_from(&self, name: &str, builder: Builder) -> Self {
+        self.start_standby(name, self.addr(), builder).await
     }
 
     /// Starts a standby that streams from this cluster through `upstream`, such as a
     /// [`FaultProxy`](crate::FaultProxy) in front of it.
     pub async fn standby_through(&self, name: &str, upstream: SocketAddr) -> Self {
+        self.start_standby(name, upstream, Self::builder()).await
+    }
+
+    async fn start_standby(&self, name: &str, upstream: SocketAddr, builder: Builder) -> Self {
         let (host, port) = (upstream.ip(), upstream.port());
-        let mut builder = Self::builder().bin_dir(self.bin_dir());
+        let mut builder = builder.bin_dir(self.bin_dir());
         builder.recipe.copy_from = Some(format!(
             "host={host} port={port} user=postgres sslmode=disable application_name='{name}'"
         ));

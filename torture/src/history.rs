@@ -21,7 +21,6 @@ pub struct Acquisition {
     pub writes: Vec<Write>,
     /// What a client asked that it had no right to, or no longer, and the answer.
     pub probes: Vec<(i64, String, String)>,
-    pub control_acknowledged: u64,
     pub operations: u64,
 }
 
@@ -98,7 +97,8 @@ pub struct End {
     pub old_clients: i64,
     /// By name: how often its protected register was written, and its value.
     pub registers: Vec<(String, i64, i64)>,
-    pub control_value: i64,
+    /// The same of the register without a fence.
+    pub control: (i64, i64),
     pub unclosed: Vec<String>,
 }
 
@@ -185,7 +185,6 @@ impl History {
             }
             "control" => {
                 one.operations += 1;
-                one.control_acknowledged += 1;
             }
             _ => return None,
         }

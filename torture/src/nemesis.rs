@@ -6,13 +6,13 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_testkit::{Cluster, FaultProxy, StopMode, signals};
+use leasehold_testkit::{Cluster, FaultProxy, StopMode, eventually, signals};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::time::{sleep, timeout};
 
 use crate::Outcome;
 use crate::clients::Client;
-use crate::clock::{SECOND, now};
+use crate::clock::now;
 use crate::dice::Dice;
 use crate::history::Fault;
 use crate::stage::Clock;
@@ -20,6 +20,7 @@ use crate::stage::Clock;
 #[derive(Debug)]
 pub struct Nemesis<'a> {
     pub clock: Option<&'a Clock>,
+    /// Those that fail.
     pub proxies: &'a [FaultProxy],
     pub faults: Mutex<Vec<Fault>>,
     pub until: i64,
@@ -34,13 +35,6 @@ impl Nemesis<'_> {
             from,
             to: now(),
         });
-    }
-
-    pub fn add(&self, faults: Vec<Fault>) {
-        self.faults
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend(faults);
     }
 
     /// The hand on the clients.
@@ -73,7 +67,7 @@ impl Nemesis<'_> {
     }
 
     /// The hand on the network and the server; without a pause between what is short.
-    pub async fn haunt_server(&self, cluster: &Cluster, until: i64, mut dice: Dice) -> Outcome<()> {
+    pub async fn haunt_server(&self, cluster: &Cluster, until: i64, dice: &mut Dice) -> Outcome<()> {
         while now() < until {
             sleep(Duration::from_millis(dice.between(20, 400))).await;
             let from = now();
@@ -93,13 +87,34 @@ impl Nemesis<'_> {
                     self.on_server(cluster, victim).await;
                     "cancel"
                 }
-                22..27 => {
+                22..25 => {
                     cluster.stop(StopMode::Immediate).await;
                     sleep(Duration::from_millis(dice.between(0, 500))).await;
                     cluster.restart().await;
                     "crash"
                 }
-                27..38 => {
+                25 => {
+                    cluster.kill_postmaster().await;
+                    cluster.restart().await;
+                    "kill postmaster"
+                }
+                26 => {
+                    // It takes all others with it, and the server recovers by itself.
+                    if let Some(backend) = self.backend(cluster, &mut *dice).await {
+                        signals::kill(backend);
+                        self.recovered(cluster).await;
+                    }
+                    "kill backend"
+                }
+                27..30 => {
+                    let backend = self.backend(cluster, &mut *dice).await;
+                    if let Some(backend) = backend.filter(|backend| signals::stop(*backend)) {
+                        sleep(Duration::from_millis(long)).await;
+                        signals::cont(backend);
+                    }
+                    "stop backend"
+                }
+                30..38 => {
                     proxy.delay(Duration::from_millis(dice.between(10, 250)));
                     sleep(Duration::from_millis(long)).await;
                     "delay"
@@ -166,17 +181,38 @@ impl Nemesis<'_> {
         Ok(())
     }
 
-    /// The old primary is gone at once, and the standby takes its place.
-    pub async fn promote(&self, primary: &Cluster, standby: &Cluster) {
+    /// A failover: the primary is gone at once, and the standby takes its place.
+    pub async fn promote(&self, primary: &Cluster, standby: &Cluster, proxies: &[FaultProxy]) {
         let from = now();
         primary.stop(StopMode::Immediate).await;
         standby.promote().await;
-        for proxy in self.proxies {
+        for proxy in proxies {
             proxy.redirect(standby.addr());
             proxy.cut();
             proxy.heal();
         }
         self.note("promote", "standby", from);
+    }
+
+    /// The process of a session, of one that does something where there is one.
+    async fn backend(&self, cluster: &Cluster, dice: &mut Dice) -> Option<u32> {
+        let sessions = "select pid from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid() \
+            order by state = 'active' desc limit 5";
+        let look = async {
+            let mut connection = PgConnection::connect_with(&cluster.socket_options()).await?;
+            let pids: Vec<i32> = sqlx::query_scalar(sessions).fetch_all(&mut connection).await?;
+            connection.close().await?;
+            Ok::<_, sqlx::Error>(pids)
+        };
+        let pids = timeout(PATIENCE, look).await.ok()?.ok()?;
+        (!pids.is_empty()).then(|| dice.one_of(&pids) as u32)
+    }
+
+    async fn recovered(&self, cluster: &Cluster) {
+        eventually(PATIENCE * 6, "the server takes connections again", async || {
+            PgConnection::connect_with(&cluster.socket_options()).await.is_ok()
+        })
+        .await;
     }
 
     async fn on_server(&self, cluster: &Cluster, sql: &str) {
@@ -186,6 +222,9 @@ impl Nemesis<'_> {
             connection.close().await
         };
         // It may hit itself, or meet a server that is short of something.
-        let _ = timeout(Duration::from_micros(5 * SECOND as u64), act).await;
+        let _ = timeout(PATIENCE, act).await;
     }
 }
+
+/// How long the nemesis waits for the server.
+const PATIENCE: Duration = Duration::from_secs(5);

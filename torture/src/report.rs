@@ -31,7 +31,7 @@ impl Report<'_> {
     fn figures(&self) -> Vec<(&'static str, String)> {
         let (history, verdict) = (self.history, self.verdict);
         let operations: u64 = history.acquisitions.iter().map(|one| one.operations).sum();
-        let acknowledged: u64 = history.acquisitions.iter().map(|one| one.control_acknowledged).sum();
+        let (unfenced, unfenced_value) = history.end.control;
         let fenced_lost: i64 = history
             .end
             .registers
@@ -50,11 +50,8 @@ impl Report<'_> {
             ("fenced_writes_refused", self.writes(Outcome::Refused).to_string()),
             ("fenced_writes_unknown", self.writes(Outcome::Unknown).to_string()),
             ("fenced_updates_lost", fenced_lost.to_string()),
-            ("unfenced_updates", acknowledged.to_string()),
-            (
-                "unfenced_updates_lost",
-                (acknowledged as i64 - history.end.control_value).max(0).to_string(),
-            ),
+            ("unfenced_updates", unfenced.to_string()),
+            ("unfenced_updates_lost", (unfenced - unfenced_value).to_string()),
             (
                 "longest_wait_after_fault_ms",
                 format!("{:.0}", verdict.longest_wait_after_fault_ms),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_testkit::{Cluster, FaultProxy};
+use leasehold_testkit::FaultProxy;
 use sqlx::{Connection, PgConnection};
 use tokio::time::sleep;
 
@@ -26,7 +26,7 @@ pub struct Plan {
     pub mutant: Option<&'static Mutant>,
     /// Without faults at the end, for the waiters to be served.
     pub calm: Duration,
-    /// With clock steps and a promotion, which leave some things open to judgement.
+    /// With clock steps and promotions, which leave some things open to judgement.
     pub is_full: bool,
 }
 
@@ -36,25 +36,24 @@ pub const CALM: Duration = Duration::from_secs(16);
 const RUN_OUT: Duration = Duration::from_secs(4);
 const HOT_NAMES: u64 = 3;
 const PROCESSES: usize = 4;
-const PROXIES: usize = 3;
+/// How many of them, the first, have a network that fails.
+const FAILING: usize = 3;
+/// The process whose sessions do not wait for the disk, but where the crate and its fences have them wait.
+const HASTY: usize = 2;
 
 pub async fn run(plan: &Plan) -> Outcome<History> {
     let _ = fs::remove_dir_all(&plan.dir);
     fs::create_dir_all(&plan.dir)?;
     let shared = SharedDir::new(plan.seed)?;
     let clock = Clock::find(&shared.0).filter(|_| plan.is_full);
-    let primary = stage::set_up(clock.as_ref(), plan.mutant).await?;
-    let standby = match plan.is_full {
-        true => Some(primary.standby("standby").await),
-        false => None,
-    };
-    let proxies: Vec<FaultProxy> = (0..PROXIES).map(|_| FaultProxy::start(primary.addr())).collect();
+    let mut primary = stage::set_up(clock.as_ref(), plan.mutant).await?;
+    let proxies: Vec<FaultProxy> = (0..PROCESSES).map(|_| FaultProxy::start(primary.addr())).collect();
     let mut clients = Vec::new();
-    for number in 0..PROCESSES {
-        let url = match proxies.get(number) {
-            Some(proxy) => format!("postgres://postgres@{}/postgres?sslmode=disable", proxy.addr()),
-            None => primary.url(),
-        };
+    for (number, proxy) in proxies.iter().enumerate() {
+        let mut url = format!("postgres://postgres@{}/postgres?sslmode=disable", proxy.addr());
+        if number == HASTY {
+            url += "&options=-c%20synchronous_commit%3Doff";
+        }
         let seed = Dice::new(plan.seed, number as u64).next();
         clients.push(Client::start(
             format!("p{number}"),
@@ -72,40 +71,27 @@ pub async fn run(plan: &Plan) -> Outcome<History> {
     let until = now() + plan.faults_for.as_micros() as i64;
     let nemesis = Nemesis {
         clock: clock.as_ref(),
-        proxies: &proxies,
+        proxies: &proxies[..FAILING],
         faults: Mutex::default(),
         until,
         hot_names: HOT_NAMES,
     };
-    let (on_clients, on_server) = (Dice::new(plan.seed, 101), Dice::new(plan.seed, 102));
-    let promote_at = until - (plan.faults_for.as_micros() / 8) as i64;
+    let (on_clients, mut on_server) = (Dice::new(plan.seed, 101), Dice::new(plan.seed, 102));
     let server = async {
-        let Some(standby) = &standby else {
-            return nemesis.haunt_server(&primary, until, on_server).await;
-        };
-        nemesis.haunt_server(&primary, promote_at, on_server.clone()).await?;
-        nemesis.promote(&primary, standby).await;
-        // The new primary's clock is the true one.
-        let after = Nemesis {
-            clock: None,
-            faults: Mutex::default(),
-            ..nemesis
-        };
-        after.haunt_server(standby, until, on_server).await?;
-        let noted = after.faults.into_inner().unwrap_or_else(PoisonError::into_inner);
-        nemesis.add(noted);
-        Ok(())
+        if plan.is_full {
+            for promote_at in promotions(now(), until) {
+                // Nothing happens to the server while it is copied.
+                let standby = primary.standby_from("standby", stage::beside(clock.as_ref())).await;
+                nemesis.haunt_server(&primary, promote_at, &mut on_server).await?;
+                nemesis.promote(&primary, &standby, &proxies).await;
+                primary = standby;
+            }
+        }
+        nemesis.haunt_server(&primary, until, &mut on_server).await
     };
     let (haunted, served) = tokio::join!(nemesis.haunt_clients(&mut clients, on_clients), server);
     haunted?;
     served?;
-    let present: &Cluster = standby.as_ref().unwrap_or(&primary);
-    if standby.is_some() {
-        // Whoever does not go through a proxy learns the new address by a restart.
-        let last = clients.last_mut().expect("there are clients");
-        last.url = present.url();
-        last.kill_and_restart().await?;
-    }
 
     history.calm_from = now() + SECOND;
     sleep(plan.calm).await;
@@ -127,7 +113,7 @@ pub async fn run(plan: &Plan) -> Outcome<History> {
         sleep(RUN_OUT).await;
     }
 
-    let mut connection = PgConnection::connect_with(&present.socket_options()).await?;
+    let mut connection = PgConnection::connect_with(&primary.socket_options()).await?;
     history.audit = stage::audit(&mut connection).await?;
     history.written = stage::written(&mut connection).await?;
     history.end = stage::end(&mut connection).await?;
@@ -135,9 +121,16 @@ pub async fn run(plan: &Plan) -> Outcome<History> {
     history.faults = nemesis.faults.into_inner().unwrap_or_else(PoisonError::into_inner);
     history.faults.sort_by_key(|fault| fault.from);
     read_clients(&mut history, &plan.dir)?;
-    fs::write(plan.dir.join("server.log"), present.log())?;
+    fs::write(plan.dir.join("server.log"), primary.log())?;
     keep(&history, &plan.dir)?;
     Ok(history)
+}
+
+/// One in about five minutes, late in each.
+fn promotions(from: i64, until: i64) -> impl Iterator<Item = i64> {
+    let legs = ((until - from) / (300 * SECOND)).max(1);
+    let leg = (until - from) / legs;
+    (0..legs).map(move |number| from + number * leg + leg * 7 / 8)
 }
 
 fn read_clients(history: &mut History, dir: &Path) -> Outcome<()> {

@@ -72,6 +72,15 @@ pub async fn set_up(clock: Option<&Clock>, mutant: Option<&Mutant>) -> Outcome<C
     Ok(cluster)
 }
 
+/// What a standby beside the server starts with.
+pub fn beside(clock: Option<&Clock>) -> Builder {
+    let builder = Cluster::builder();
+    match clock {
+        Some(clock) => clock.preload(builder),
+        None => builder,
+    }
+}
+
 pub async fn audit(connection: &mut PgConnection) -> Outcome<Vec<Audit>> {
     let side = |which: &str| {
         format!(
@@ -136,8 +145,8 @@ pub async fn end(connection: &mut PgConnection) -> Outcome<End> {
             (select count(*) from leasehold.live_waiters),
             (select count(*) from leasehold.locks where expires_at < clock_timestamp() - interval '4 minutes'),
             (select count(*) from leasehold.clients where expires_at < clock_timestamp() - interval '4 minutes'),
-            (select value from torture.control)";
-    let (held, waiting, old_rows, old_clients, control_value) =
+            number, value from torture.control";
+    let (held, waiting, old_rows, old_clients, number, value) =
         sqlx::query_as(counts).fetch_one(&mut *connection).await?;
     let registers = sqlx::query_as("select name, number, value from torture.registers")
         .fetch_all(connection)
@@ -147,7 +156,7 @@ pub async fn end(connection: &mut PgConnection) -> Outcome<End> {
         waiting,
         old_rows,
         old_clients,
-        control_value,
+        control: (number, value),
         registers,
         unclosed: Vec::new(),
     })

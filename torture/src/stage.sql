@@ -53,6 +53,8 @@ create function torture.write(name text, fence bigint, id text, write bigint, va
 declare
     given bigint;
 begin
+    -- What is judged by whether it lasts is not to depend on what the session waits for.
+    perform set_config('synchronous_commit', 'on', true);
     insert into torture.registers as r (name, number, value) values ($1, 1, $5)
     on conflict (name) do update set number = r.number + 1, value = excluded.value
     returning r.number into given;
@@ -61,5 +63,5 @@ begin
 end
 $$;
 
-create table torture.control (value bigint not null);
-insert into torture.control values (0);
+create table torture.control (number bigint not null, value bigint not null);
+insert into torture.control values (0, 0);

@@ -70,7 +70,7 @@ impl<'a> Writer<'a> {
 
     /// Without the fence: writes what it read plus one, whatever happened meanwhile.
     pub async fn write_control(&self, read: i64) {
-        let written = sqlx::query("update torture.control set value = $1").bind(read + 1);
+        let written = sqlx::query("update torture.control set number = number + 1, value = $1").bind(read + 1);
         if let Ok(Ok(_)) = timeout(PATIENCE, written.execute(&self.process.pool)).await {
             self.process.journal.note(self.id, "control", "");
         }
