@@ -363,7 +363,7 @@ async fn latin1(name: &str) -> TestDb {
     )
     .await;
     let db = TestDb::with(server.options.database(name));
-    leasehold::migrate(&db.pool).await.unwrap();
+    db.install_schema().await;
     db
 }
 

@@ -57,6 +57,26 @@ async fn own_grant_that_ran_out_is_granted_anew_with_a_higher_token() {
 }
 
 #[tokio::test]
+async fn own_grant_that_ran_out_under_a_locked_row_is_not_answered_as_granted() {
+    let db = TestDb::shared().await;
+    let [mut session, mut stranger] = sessions(&db).await;
+
+    for (strength, expected) in [("for update", "busy"), ("for key share", "pinned")] {
+        let held = grant(&mut session, &unique_name!(), "30 s").await;
+        run_out(&mut session, &held.name).await;
+        lock(&mut stranger, &held.name, strength).await;
+
+        let one = acquire(&mut session, &held.name, held.owner, "30 s").await;
+        let set = acquire_many(&mut session, &[&held.name], &[held.owner], "30 s").await;
+        run(&mut stranger, "rollback").await;
+
+        for answer in [&one, &set[0]] {
+            assert_eq!((answer.outcome.as_str(), answer.token), (expected, None), "{strength}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn set_answers_each_request_for_itself() {
     let db = TestDb::shared().await;
     let [free, held, run_out_name, pinned, busy] = [(); 5].map(|()| unique_name!());

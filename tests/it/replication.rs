@@ -164,7 +164,7 @@ impl Pair {
     async fn start() -> Self {
         let primary = Cluster::builder().setting("max_wal_senders", "4").start().await;
         let db = TestDb::with(primary.options());
-        leasehold::migrate(&db.pool).await.unwrap();
+        db.install_schema().await;
         let standby = primary.standby("sync").await;
         primary.alter_system("synchronous_standby_names", "sync").await;
         eventually(SOON, "the standby is synchronous", async || {

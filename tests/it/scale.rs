@@ -170,7 +170,7 @@ async fn counted(name: &str) -> TestDb {
         .start();
     let cluster = CLUSTER.get_or_init(|| start).await;
     let db = TestDb::with(cluster.create_database(name).await);
-    leasehold::migrate(&db.pool).await.unwrap();
+    db.install_schema().await;
     let done = sqlx::raw_sql("create extension pg_stat_statements")
         .execute(&db.pool)
         .await;

@@ -54,7 +54,7 @@ async fn terminated_backend_is_replaced_and_no_lease_is_lost() {
 async fn crashed_server_comes_back_with_its_leases_and_higher_tokens() {
     let cluster = Cluster::start().await;
     let db = TestDb::with(cluster.options());
-    leasehold::migrate(&db.pool).await.unwrap();
+    db.install_schema().await;
     let leases = db.builder().ttl(MINUTE).answer_within(SOON).build().unwrap();
     let lease = leases.acquire("kept").await.unwrap();
     let mut newest = lease.fencing_token();

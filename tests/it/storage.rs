@@ -251,7 +251,7 @@ async fn table_stays_small_over_a_million_cycles() {
     // Of its own: a long transaction of another test would keep the server from tidying up.
     let cluster = Cluster::start().await;
     let db = TestDb::with(cluster.create_database("million").await);
-    leasehold::migrate(&db.pool).await.unwrap();
+    db.install_schema().await;
     let leases = db.client();
     let mut tasks = JoinSet::new();
     for number in 0..1000 {

@@ -103,7 +103,7 @@ async fn several_faults_are_all_found_and_told_by_a_client_once_for_each_connect
 async fn check_works_on_a_hot_standby() {
     let primary = Cluster::start().await;
     let db = TestDb::with(primary.options());
-    leasehold::migrate(&db.pool).await.unwrap();
+    db.install_schema().await;
     let standby = primary.standby("checked").await;
     let beside = TestDb::with(standby.options());
 

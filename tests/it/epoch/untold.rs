@@ -30,7 +30,7 @@ async fn server_that_does_not_let_its_functions_be_called_grants_and_says_so() {
     )
     .await;
     let owner = TestDb::with(db.options.clone().username("epoch_untold_owner"));
-    leasehold::migrate(&owner.pool).await.unwrap();
+    owner.install_schema().await;
 
     grants_and_says_so(&db, &owner).await;
 }

@@ -79,7 +79,7 @@ async fn crashing() -> (Cluster, TestDb) {
     // What the operating system has been given outlasts a crash of the server.
     let cluster = Cluster::builder().setting("fsync", "off").start().await;
     let db = TestDb::with(cluster.options());
-    leasehold::migrate(&db.pool).await.unwrap();
+    db.install_schema().await;
     (cluster, db)
 }
 

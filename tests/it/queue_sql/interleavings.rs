@@ -162,6 +162,27 @@ async fn second_in_line_sleeps_beside_the_uncommitted_grant_of_the_first_and_is_
 }
 
 #[tokio::test]
+async fn latecomer_that_is_refused_a_promised_name_keeps_nothing_of_it_locked() {
+    let db = TestDb::own("queue_sql_refused_latecomer").await;
+    let [mut session, mut late] = sessions(&db).await;
+
+    for form in Form::BOTH {
+        let name = unique_name!();
+        let held = grant(&mut session, &name, "1 hour").await;
+        let head = form.stand(&mut session, &name).await;
+        release(&mut session, &held, "0").await;
+
+        run(&mut late, "begin").await;
+        let refused = form.ask(&mut late, &name, Uuid::new_v4(), None).await;
+        let granted = form.look(&mut session, &name, head).await;
+        run(&mut late, "rollback").await;
+
+        assert_eq!(refused.place(), ("held", Some(1)), "{form:?}");
+        assert_eq!(granted.outcome, "granted", "{form:?}");
+    }
+}
+
+#[tokio::test]
 async fn whoever_looks_at_the_queue_has_not_locked_the_row_yet() {
     let db = TestDb::own("queue_sql_look_then_lock").await;
     let [mut session, mut blocker, mut latecomer] = sessions(&db).await;

@@ -149,3 +149,22 @@ async fn cycle(session: &mut PgConnection, form: Form, client: Option<Uuid>) {
         Form::Set => assert_eq!(release_many(session, &[held], "0").await, ["released"]),
     }
 }
+
+/// The lock table of the server has room for some 6,400 locks of all sessions.
+#[tokio::test]
+async fn thousands_of_names_that_change_in_one_transaction_take_sixty_four_locks() {
+    let db = TestDb::shared().await;
+    let [mut session] = sessions(&db).await;
+
+    run(&mut session, "begin").await;
+    run(
+        &mut session,
+        "select leasehold.mark_changing('many:' || n) from generate_series(1, 5000) as n",
+    )
+    .await;
+    let held = "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()";
+    let held: i64 = sqlx::query_scalar(held).fetch_one(&mut session).await.unwrap();
+    run(&mut session, "rollback").await;
+
+    assert_eq!(held, 64);
+}

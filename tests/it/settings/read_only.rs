@@ -31,7 +31,7 @@ async fn a_read_only_role_gets_the_typed_error_and_may_look() {
 async fn a_hot_standby_gets_the_typed_error_may_look_and_grants_once_it_is_promoted() {
     let primary = Cluster::start().await;
     let on_primary = TestDb::with(primary.options());
-    leasehold::migrate(&on_primary.pool).await.unwrap();
+    on_primary.install_schema().await;
     let name = unique_name!();
     let lease = on_primary
         .client()

@@ -6,6 +6,7 @@ pub(crate) mod heard;
 pub(crate) mod hostile;
 pub(crate) mod install;
 mod locks;
+pub(crate) mod mutants;
 pub(crate) mod quiet;
 pub(crate) mod roles;
 pub(crate) mod sql;
@@ -34,7 +35,7 @@ impl TestDb {
             .get_or_init(|| async {
                 let options = Cluster::shared().await.create_database("leasehold_tests").await;
                 let db = Self::with(options.clone());
-                leasehold::migrate(&db.pool).await.expect("the schema installs");
+                db.install_schema().await;
                 options
             })
             .await;
@@ -45,13 +46,23 @@ impl TestDb {
     /// tables or changes settings of the database.
     pub(crate) async fn own(name: &str) -> Self {
         let db = Self::empty(name).await;
-        leasehold::migrate(&db.pool).await.expect("the schema installs");
+        db.install_schema().await;
         db
     }
 
     /// A new database of the shared cluster without the schema.
     pub(crate) async fn empty(name: &str) -> Self {
         Self::with(Cluster::shared().await.create_database(name).await)
+    }
+
+    /// Installs the schema; with the mutant that the environment names, when it names one.
+    pub(crate) async fn install_schema(&self) {
+        leasehold::migrate(&self.pool).await.expect("the schema installs");
+        if let Some(mutant) = mutants::wanted() {
+            let mut session = self.pool.acquire().await.expect("a session opens");
+            let installed = mutants::install(mutant, &mut session).await;
+            installed.unwrap_or_else(|error| panic!("{}: {error}", mutants::NOT_INSTALLED));
+        }
     }
 
     /// A new cluster of the test's own, or another way to reach one: through a proxy, as a role.

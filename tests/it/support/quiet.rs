@@ -29,7 +29,7 @@ impl Quiet {
             cluster.restart().await;
         }
         let db = TestDb::with(cluster.create_database(name).await);
-        leasehold::migrate(&db.pool).await.expect("the schema installs");
+        db.install_schema().await;
         db.pool.close().await;
         let db = TestDb::with(db.options);
         *guard = Some(cluster);

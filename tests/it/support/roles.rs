@@ -19,7 +19,7 @@ pub(crate) async fn database() -> TestDb {
         )
         .await;
         let owner = TestDb::with(options.clone().username("roles_owner"));
-        leasehold::migrate(&owner.pool).await.expect("the schema installs");
+        owner.install_schema().await;
         run(&db, &readme_roles()).await;
         options
     });

@@ -92,7 +92,7 @@ async fn deadline_is_kept_while_every_packet_is_late() {
 async fn deadline_is_kept_while_the_server_stands_still_and_while_it_is_down() {
     let cluster = Cluster::start().await;
     let db = TestDb::with(cluster.options());
-    leasehold::migrate(&db.pool).await.unwrap();
+    db.install_schema().await;
     db.pool.close().await;
     let scene = Scene::of(TestDb::with(cluster.options())).await;
 

@@ -105,7 +105,7 @@ async fn queue_that_is_really_full_undoes_neither_releases_nor_leaves_nor_heartb
     let cluster = Cluster::builder().bin_dir(bin).setting("max_notify_queue_pages", "64");
     let cluster = cluster.start().await;
     let db = TestDb::with(cluster.options());
-    leasehold::migrate(&db.pool).await.unwrap();
+    db.install_schema().await;
     let pool = db.as_application("leasehold");
     let (leases, others) = (client(&pool), client(&pool));
     let held = leases.acquire("a").ttl(LONG).await.unwrap();

@@ -1,0 +1,182 @@
+//! Broken variants of `release` and `release_many`.
+
+use super::Edit::In;
+use super::{Mutant, mutant};
+
+#[rustfmt::skip]
+pub(super) const MUTANTS: &[Mutant] = &[
+    mutant(
+        "release asks for no owner", "I6",
+        &[In("release", "and l.owner = release.owner for no key update", "for no key update")],
+        "outcomes::release_frees_what_its_owner_holds_and_nothing_else",
+    ),
+    mutant(
+        "release locks for update", "I12, I14",
+        &[In("release", "for no key update skip locked", "for update skip locked")],
+        "fence::release_passes_at_once_and_the_next_grant_waits::in_read_committed",
+    ),
+    mutant(
+        "release waits for a locked row", "I14",
+        &[In("release", "for no key update skip locked", "for no key update")],
+        "outcomes::row_locked_by_a_stranger_is_never_waited_for",
+    ),
+    mutant(
+        "release keeps the owner", "I3s, I6",
+        &[In("release", "set owner = null, holder = null, ttl = null, expires_at = clock_timestamp()", "set expires_at = clock_timestamp()")],
+        "fence::released_held_on_or_broken_lease_is_refused::in_read_committed",
+    ),
+    mutant(
+        "release ignores hold_at_least", "hold_at_least",
+        &[In("release", "if release.hold_at_least > '0' and held_until > clock_timestamp() then", "if false then")],
+        "outcomes::name_is_held_on_from_the_acquisition_by_nobody_known",
+    ),
+    mutant(
+        "release counts hold_at_least from the release", "hold_at_least",
+        &[In("release", "l.acquired_at + make_interval", "clock_timestamp() + make_interval")],
+        "outcomes::name_is_held_on_from_the_acquisition_by_nobody_known",
+    ),
+    mutant(
+        "release without a hold looks at the clock of the acquisition", "I14 under clock steps",
+        &[In("release", "if release.hold_at_least > '0' and held_until > clock_timestamp() then", "if held_until > clock_timestamp() then")],
+        "outcomes::release_without_a_hold_frees_the_name_although_the_clock_was_stepped_back_since",
+    ),
+    mutant(
+        "release holds on for its owner", "I6",
+        &[In("release", "set owner = gen_random_uuid(),", "set")],
+        "outcomes::name_is_held_on_from_the_acquisition_by_nobody_known",
+    ),
+    mutant(
+        "release holds on with a ttl", "I3s",
+        &[
+            In("release", "set owner = gen_random_uuid(), ttl = null,", "set owner = gen_random_uuid(),"),
+            In("fence", "and l.owner = coalesce(fence.owner, l.owner) and l.ttl is not null", "and l.owner = coalesce(fence.owner, l.owner)"),
+        ],
+        "fence::released_held_on_or_broken_lease_is_refused::in_read_committed",
+    ),
+    mutant(
+        "release does not force the commit of a hold", "I7",
+        &[In("release", "perform leasehold.make_durable(); return 'held_on';", "return 'held_on';")],
+        "durability::no_function_weakens_synchronous_commit_and_grants_strengthen_it",
+    ),
+    mutant(
+        "release forces its commit without a hold", "cost",
+        &[In("release", "return 'released';", "perform leasehold.make_durable(); return 'released';")],
+        "durability::no_function_weakens_synchronous_commit_and_grants_strengthen_it",
+    ),
+    mutant(
+        "release does not mark the queue", "I13",
+        &[In("release", "pg_try_advisory_xact_lock_shared(leasehold.mark(release.lock_name)) into", "true into")],
+        "queue_sql::interleavings::look_beside_an_uncommitted_release_that_has_not_seen_the_waiter_is_busy_and_tells_who_holds_it",
+    ),
+    mutant(
+        "release wakes nobody", "I13",
+        &[In("release", "perform leasehold.wake(release.lock_name); end if; return 'released';", "null; end if; return 'released';")],
+        "queue_sql::wakes::whatever_frees_the_name_tells_the_first_live_waiter_and_nobody_else",
+    ),
+    mutant(
+        "release that holds on wakes nobody", "I13",
+        &[In("release", "perform leasehold.wake(release.lock_name); end if; perform leasehold.make_durable();", "null; end if; perform leasehold.make_durable();")],
+        "queue_sql::wakes::whatever_frees_the_name_tells_the_first_live_waiter_and_nobody_else",
+    ),
+    mutant(
+        "release wakes though told not to", "I14 with a full queue",
+        &[In("release", "expires_at = clock_timestamp() where l.name = release.lock_name; if release.wake and exists", "expires_at = clock_timestamp() where l.name = release.lock_name; if exists")],
+        "queue_sql::wakes::what_frees_nothing_or_is_told_not_to_wake_tells_nobody",
+    ),
+    mutant(
+        "release answers a locked row as somebody else's", "I6, I18",
+        &[In("release", "then 'busy' else 'not_owner'", "then 'not_owner' else 'not_owner'")],
+        "outcomes::row_locked_by_a_stranger_is_never_waited_for",
+    ),
+    mutant(
+        "release leaves the end as it was", "I14",
+        &[In("release", "ttl = null, expires_at = clock_timestamp() where", "ttl = null where")],
+        "storage::sweep_removes_what_has_been_free_or_run_out_for_a_minute_and_nothing_else",
+    ),
+    mutant(
+        "release checks no argument", "I17",
+        &[In("release", "if leasehold.complaint(release.lock_name, release.owner, '1 second', null) is not null then", "if false then")],
+        "outcomes_arguments::argument_out_of_range_is_refused_with_the_name_of_the_lock",
+    ),
+    mutant(
+        "release checks no hold_at_least", "I17",
+        &[In("release", "elsif release.hold_at_least is null or release.hold_at_least not between '0' and '366 days' then", "elsif false then")],
+        "outcomes_arguments::argument_out_of_range_is_refused_with_the_name_of_the_lock",
+    ),
+    mutant(
+        "release_many asks for no owner", "I6",
+        &[
+            In("release_many", "as l on l.name = r.name and l.owner = r.owner for no key", "as l on l.name = r.name for no key"),
+            In("release_many", "and l.owner = u.owner and l.owner = any (locked)", "and l.owner = any (locked)"),
+        ],
+        "outcomes::release_of_a_set_answers_each_for_itself",
+    ),
+    mutant(
+        "release_many locks for update", "I12, I14",
+        &[In("release_many", "for no key update of l skip locked", "for update of l skip locked")],
+        "fence::release_passes_at_once_and_the_next_grant_waits::in_read_committed",
+    ),
+    mutant(
+        "release_many waits for a locked row", "I14",
+        &[In("release_many", "for no key update of l skip locked", "for no key update of l")],
+        "outcomes::row_locked_by_a_stranger_is_never_waited_for",
+    ),
+    mutant(
+        "release_many ignores hold_at_least", "hold_at_least",
+        &[In("release_many", "when r.hold > '0' then k.acquired_at", "when false then k.acquired_at")],
+        "outcomes::release_of_a_set_answers_each_for_itself",
+    ),
+    mutant(
+        "release_many without a hold looks at the clock of the acquisition", "I14 under clock steps",
+        &[In("release_many", "when r.hold > '0' then k.acquired_at", "when r.hold >= '0' then k.acquired_at")],
+        "outcomes::release_without_a_hold_frees_the_name_although_the_clock_was_stepped_back_since",
+    ),
+    mutant(
+        "release_many holds on for its owner", "I6",
+        &[In("release_many", "then gen_random_uuid() end", "then l.owner end")],
+        "outcomes::release_of_a_set_answers_each_for_itself",
+    ),
+    mutant(
+        "release_many keeps the ttl", "I3s",
+        &[
+            In("release_many", "ttl = null,", ""),
+            In("fence", "and l.owner = coalesce(fence.owner, l.owner) and l.ttl is not null", "and l.owner = coalesce(fence.owner, l.owner)"),
+        ],
+        "fence::released_held_on_or_broken_lease_is_refused::in_read_committed",
+    ),
+    mutant(
+        "release_many does not force the commit of a hold", "I7",
+        &[In("release_many", "perform leasehold.make_durable();", "null;")],
+        "durability::no_function_weakens_synchronous_commit_and_grants_strengthen_it",
+    ),
+    mutant(
+        "release_many does not mark the queue", "I13",
+        &[In("release_many", "perform leasehold.mark_changing(r.name) from", "perform r.name from")],
+        "queue_sql::interleavings::look_beside_an_uncommitted_release_that_has_not_seen_the_waiter_is_busy_and_tells_who_holds_it",
+    ),
+    mutant(
+        "release_many wakes nobody", "I13",
+        &[In("release_many", "perform leasehold.wake(r.name) from", "perform r.name from")],
+        "queue_sql::wakes::release_of_a_set_tells_the_first_of_each_name_that_was_released",
+    ),
+    mutant(
+        "release_many wakes though told not to", "I14 with a full queue",
+        &[In("release_many", "if release_many.wake then perform leasehold.wake(r.name)", "if true then perform leasehold.wake(r.name)")],
+        "queue_sql::wakes::what_frees_nothing_or_is_told_not_to_wake_tells_nobody",
+    ),
+    mutant(
+        "release_many wakes for what it did not release", "I13",
+        &[In("release_many", "where r.owner = any (locked) and exists (select from leasehold.waiters", "where exists (select from leasehold.waiters")],
+        "queue_sql::wakes::release_of_a_set_tells_the_first_of_each_name_that_was_released",
+    ),
+    mutant(
+        "release_many checks no argument", "I17",
+        &[In("release_many", "where leasehold.complaint(r.name, r.owner, '1 second', null) is not null;", "where false;")],
+        "outcomes_arguments::argument_out_of_range_is_refused_with_the_name_of_the_lock",
+    ),
+    mutant(
+        "release_many checks no hold_at_least", "I17",
+        &[In("release_many", "where r.hold not between '0' and '366 days';", "where false;")],
+        "outcomes_arguments::argument_out_of_range_is_refused_with_the_name_of_the_lock",
+    ),
+];
