@@ -8,14 +8,13 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::{LeaseClient, Release};
-use leasehold_testkit::eventually;
 use sqlx::{Executor, PgConnection};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use crate::support::sql::{Grant, acquire, acquire_many, grant, release, release_many, renew, run, sessions};
-use crate::support::{SOON, TestDb, unique_name};
+use crate::support::TestDb;
+use crate::support::sql::{Grant, acquire, acquire_many, release, release_many, renew, run, sessions};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_in_grant_order_through_the_functions() {
@@ -95,43 +94,6 @@ async fn tokens_rise_in_grant_order_through_clients() {
     let verdict = Verdict::of(&mut auditor).await;
     assert!(verdict.grants >= 50, "{verdict:?}");
     assert_eq!((verdict.inversions, verdict.overlaps), (0, 0), "{verdict:?}");
-}
-
-/// The one place where an acquire may wait: whoever has drawn by then is overtaken.
-#[tokio::test]
-async fn token_is_drawn_after_the_wait_for_another_sessions_insert() {
-    let (db, name) = (TestDb::shared().await, unique_name!());
-    let [mut inserting, mut waiting, mut looking] = sessions(&db).await;
-    run(&mut inserting, "begin").await;
-    let pid: i32 = sqlx::query_scalar("select pg_backend_pid()")
-        .fetch_one(&mut inserting)
-        .await
-        .unwrap();
-    let first = grant(&mut inserting, &name, "30 s").await;
-
-    let acquiring = tokio::spawn({
-        let name = name.clone();
-        async move { grant(&mut waiting, &name, "30 s").await }
-    });
-    eventually(SOON, "the acquire waits for the insert", async || {
-        let sql = "select exists (select from pg_locks as l join pg_stat_activity as a using (pid) \
-            where not l.granted and a.query like '%leasehold.acquire(%' and a.datname = current_database() \
-            and l.transactionid = (select h.transactionid from pg_locks as h \
-                where h.granted and h.locktype = 'transactionid' and h.pid = $1))";
-        let waits = sqlx::query_scalar::<_, bool>(sql).bind(pid).fetch_one(&mut looking);
-        waits.await.unwrap()
-    })
-    .await;
-    assert_eq!(release(&mut inserting, &first, "0").await, "released");
-    let second = grant(&mut inserting, &name, "30 s").await;
-    assert_eq!(release(&mut inserting, &second, "0").await, "released");
-    run(&mut inserting, "commit").await;
-    let last = acquiring.await.unwrap();
-
-    assert!(
-        first.token < second.token && second.token < last.token,
-        "{first:?} {second:?} {last:?}"
-    );
 }
 
 /// The statement that comes to mind first fails the same check.

@@ -15,6 +15,7 @@ mod fence_counterexamples;
 mod fence_plans;
 mod fence_snapshot;
 mod grant_order;
+mod insertions;
 mod lease;
 mod loss;
 mod lost_replies;

@@ -10,9 +10,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use crate::support::TestDb;
 use crate::support::quiet::Quiet;
-use crate::support::sql::{Grant, acquire_many, age, ask, fence, grant, release, release_many, run, sessions, sweep};
+use crate::support::sql::{
+    Grant, acquire_many, age, ask, break_lease, fence, grant, release, release_many, run, sessions, sweep,
+};
+use crate::support::{TestDb, unique_name};
 
 #[tokio::test]
 async fn miss_on_a_held_name_takes_no_transaction_id_and_writes_nothing() {
@@ -150,6 +152,50 @@ async fn renewals_are_hot() {
     drop(session);
 
     assert_hot(&quiet.db, 40 * 128).await;
+}
+
+#[tokio::test]
+async fn sweep_rests_at_its_end_and_begins_anew_after_a_minute() {
+    let db = TestDb::own("storage_sweep_anew").await;
+    let [mut session] = sessions(&db).await;
+
+    for round in 0..3 {
+        for name in ["a", "b"] {
+            grant(&mut session, name, "30 s").await;
+            age(&mut session, name, 61.0).await;
+        }
+
+        assert_eq!(sweep(&mut session, 1).await, (1, 0.0), "round {round}");
+        assert_eq!(sweep(&mut session, 1).await, (1, 0.0), "round {round}");
+        assert_eq!(sweep(&mut session, 1).await, (0, 60.0), "round {round}");
+        let a_minute_later = "update leasehold.sweeps set next_at = next_at - interval '1 minute'";
+        run(&mut session, a_minute_later).await;
+    }
+}
+
+/// Else the sweep would leave it for as long as the lease would have lasted.
+#[tokio::test]
+async fn row_of_a_free_name_tells_since_when_it_is_free() {
+    let db = TestDb::shared().await;
+    let [mut session] = sessions(&db).await;
+
+    for end in ["release", "release_many", "break_lease"] {
+        let held = grant(&mut session, &unique_name!(), "24 hours").await;
+        let freed = match end {
+            "release" => release(&mut session, &held, "0").await,
+            "release_many" => release_many(&mut session, std::slice::from_ref(&held), "0")
+                .await
+                .remove(0),
+            _ => break_lease(&mut session, &held.name).await.to_string(),
+        };
+
+        let sql = "select expires_at <= clock_timestamp() from leasehold.locks where name = $1 and owner is null";
+        let is_over = sqlx::query_scalar::<_, bool>(sql)
+            .bind(&held.name)
+            .fetch_one(&mut session)
+            .await;
+        assert!(is_over.unwrap(), "{end}: {freed}");
+    }
 }
 
 #[tokio::test]

@@ -63,33 +63,6 @@ async fn settings_of_the_session_are_as_they_were_once_the_transaction_has_ended
     assert_eq!(settings(&mut session).await, before);
 }
 
-/// In a transaction that goes on, the wait for another session's insert leaves no trace either.
-#[tokio::test]
-async fn lock_timeout_of_the_caller_is_given_back_within_the_transaction() {
-    let db = TestDb::shared().await;
-    let [mut session, mut inserting] = sessions(&db).await;
-    let (name, other) = (unique_name!(), unique_name!());
-    run(&mut session, "set lock_timeout = '50ms'").await;
-    run(&mut inserting, "begin").await;
-    acquire(&mut inserting, &name, Uuid::new_v4(), "30 s").await;
-
-    run(&mut session, "begin").await;
-    let answers = acquire_many(
-        &mut session,
-        &[&name, &other],
-        &[Uuid::new_v4(), Uuid::new_v4()],
-        "30 s",
-    )
-    .await;
-    let afterwards = settings(&mut session).await.2;
-    run(&mut session, "commit").await;
-    run(&mut inserting, "rollback").await;
-
-    let outcomes: Vec<&str> = answers.iter().map(|answer| answer.outcome.as_str()).collect();
-    assert_eq!(outcomes, ["busy", "granted"]);
-    assert_eq!(afterwards, "50ms");
-}
-
 async fn settings(session: &mut PgConnection) -> (String, String, String) {
     let sql = "select current_setting('synchronous_commit'), current_setting('idle_in_transaction_session_timeout'), \
         current_setting('lock_timeout')";

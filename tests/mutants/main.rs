@@ -3,7 +3,7 @@
 //! First all those tests run on the SQL as it is, and must pass. Then each mutant has its test run, in a
 //! process and on a cluster of its own; should that pass, the other tests of its module run, then all.
 //! A line tells which test failed, the last line is JSON. It fails when a mutant survives. An argument
-//! runs the mutants alone whose name contains it.
+//! runs the mutants alone whose name contains it; with `--named` no other test than the named one runs.
 
 #![allow(clippy::print_stdout, reason = "its lines are what it is for")]
 
@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 #[tokio::main]
 async fn main() -> ExitCode {
     let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    let is_named_only = std::env::args().any(|argument| argument == "--named");
     let is_wanted = |mutant: &&Mutant| wanted.as_deref().is_none_or(|wanted| mutant.name.contains(wanted));
     let mutants: Vec<&Mutant> = table::all().filter(is_wanted).collect();
     assert!(!mutants.is_empty(), "there is no such mutant");
@@ -41,7 +42,7 @@ async fn main() -> ExitCode {
         runs.spawn(async move {
             let _turn = turns.acquire_owned().await.expect("nobody closes it");
             let began_at = Instant::now();
-            let caught_by = hunt(&suite, mutant).await;
+            let caught_by = hunt(&suite, mutant, is_named_only).await;
             let seconds = began_at.elapsed().as_secs_f64();
             let by = caught_by.as_deref().unwrap_or("SURVIVED");
             println!(
@@ -79,15 +80,17 @@ async fn main() -> ExitCode {
 }
 
 /// The test that fails on the mutant: the one named for it, else one of its module, else any.
-async fn hunt(suite: &Suite, mutant: &Mutant) -> Option<String> {
-    let module = mutant.caught_by.rsplit_once("::").map_or("", |(module, _)| module);
+async fn hunt(suite: &Suite, mutant: &Mutant, is_named_only: bool) -> Option<String> {
     let named = BTreeSet::from([mutant.caught_by]);
-    for verdict in [
-        suite.run_exactly(&named, Some(mutant)).await,
-        suite.run_module(module, mutant).await,
-        suite.run_module("", mutant).await,
-    ] {
-        if let Verdict::Failed(tests) = verdict {
+    if let Verdict::Failed(tests) = suite.run_exactly(&named, Some(mutant)).await {
+        return tests.into_iter().next();
+    }
+    if is_named_only {
+        return None;
+    }
+    let module = mutant.caught_by.rsplit_once("::").map_or("", |(module, _)| module);
+    for part in [module, ""] {
+        if let Verdict::Failed(tests) = suite.run_module(part, mutant).await {
             return tests.into_iter().next();
         }
     }
@@ -118,4 +121,4 @@ fn changes(mutant: &Mutant) -> String {
 }
 
 /// Most of a run is waiting.
-const AT_ONCE: usize = 3;
+const AT_ONCE: usize = 4;

@@ -105,6 +105,37 @@ async fn session_that_jumps_is_warned() {
     );
 }
 
+/// A floor above all rows and the clock: what was given out is remembered by it alone.
+#[tokio::test]
+async fn token_is_above_the_latest_jump_although_the_sequence_and_all_rows_are_below_it() {
+    let db = TestDb::own("epoch_floor_alone").await;
+    let [mut session] = sessions(&db).await;
+
+    for way in Way::BOTH {
+        install_anew(&mut session).await;
+        way.cycle(&mut session, "again").await;
+        let above_the_clock = number(&mut session, PRESENT_MICROSECONDS).await + 1_000_000_000;
+        run(
+            &mut session,
+            &format!("select leasehold.jump('a test', {above_the_clock})"),
+        )
+        .await;
+        let jumped_to = jumps(&mut session).await.remove(0).to_token;
+        run(&mut session, "select setval('leasehold.locks_fence_seq', 1000)").await;
+
+        let first = way.cycle(&mut session, "again").await;
+        let told = jumps(&mut session).await;
+
+        assert_eq!(jumped_to, above_the_clock + STRIDE, "{way:?}");
+        assert_eq!(told.len(), 2, "{way:?}: {told:?}");
+        assert!(told[1].to_token >= jumped_to - 1 + STRIDE, "{way:?}: {told:?}");
+        assert!(
+            first.iter().all(|token| *token > told[1].to_token),
+            "{way:?}: {first:?} {told:?}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn token_that_is_behind_a_row_or_the_epoch_is_never_given_out() {
     let db = TestDb::own("epoch_behind").await;

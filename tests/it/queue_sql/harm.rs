@@ -103,6 +103,7 @@ async fn heartbeat_of_one_client_does_not_speak_for_the_waiters_of_another() {
     let [mut session] = sessions(&db).await;
     grant(&mut session, &name, "1 hour").await;
     let (first, second) = (stand(&mut session, &name).await, stand(&mut session, &name).await);
+    let not_named = stand(&mut session, &name).await;
     let expiry = async |session: &mut sqlx::PgConnection| -> String {
         let sql = "select expires_at::text from leasehold.clients where client = $1";
         sqlx::query_scalar(sql)
@@ -117,7 +118,10 @@ async fn heartbeat_of_one_client_does_not_speak_for_the_waiters_of_another() {
 
     let said: Vec<_> = beats.iter().map(|beat| (beat.owner, beat.outcome.as_str())).collect();
     assert_eq!(said, [(Some(second.owner), "wait"), (Some(first.owner), "unknown")]);
-    assert_eq!(line(&mut session, &name).await, [first.owner, second.owner]);
+    assert_eq!(
+        line(&mut session, &name).await,
+        [first.owner, second.owner, not_named.owner]
+    );
     assert_eq!(expiry(&mut session).await, before, "nor keeps it the other alive");
 }
 
@@ -134,6 +138,44 @@ async fn owner_that_waits_already_is_not_moved_by_another_client_or_to_another_n
         form.ask(&mut session, &name, waiter.owner, Some(Uuid::new_v4())).await;
         form.ask(&mut session, &other, waiter.owner, Some(Uuid::new_v4())).await;
     }
+
+    assert_eq!(line(&mut session, &name).await, [waiter.owner]);
+    assert!(line(&mut session, &other).await.is_empty());
+    assert!(leave(&mut session, waiter).await);
+}
+
+/// Two statements of one owner at once, of which neither sees that the other waits.
+#[tokio::test]
+async fn owner_that_is_just_put_in_line_is_not_moved_to_another_name() {
+    let db = TestDb::shared().await;
+    let [mut session, mut second, mut looking] = sessions(&db).await;
+    let (name, other) = (unique_name!(), unique_name!());
+    grant(&mut looking, &name, "1 hour").await;
+    grant(&mut looking, &other, "1 hour").await;
+    let blocker: i32 = sqlx::query_scalar("select pg_backend_pid()")
+        .fetch_one(&mut session)
+        .await
+        .unwrap();
+    run(&mut session, "begin").await;
+    let waiter = stand(&mut session, &name).await;
+
+    let moving = tokio::spawn({
+        let other = other.clone();
+        async move {
+            let client = Some(Uuid::new_v4());
+            Form::One.ask(&mut second, &other, waiter.owner, client).await
+        }
+    });
+    leasehold_testkit::eventually(SOON, "the second statement waits", async || {
+        let waits = "select exists (select from pg_stat_activity as a where $1 = any (pg_blocking_pids(a.pid)))";
+        let waits = sqlx::query_scalar::<_, bool>(waits)
+            .bind(blocker)
+            .fetch_one(&mut looking);
+        waits.await.unwrap()
+    })
+    .await;
+    run(&mut session, "commit").await;
+    moving.await.unwrap();
 
     assert_eq!(line(&mut session, &name).await, [waiter.owner]);
     assert!(line(&mut session, &other).await.is_empty());

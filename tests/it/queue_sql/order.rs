@@ -88,6 +88,7 @@ async fn waiters_whose_client_is_dead_are_overtaken_and_counted_by_nobody() {
             silence(&mut session, dead.client, 1.0).await;
             let second = form.stand(&mut session, &name).await;
             let ahead = form.ask(&mut session, &name, Uuid::new_v4(), None).await.ahead;
+            let place = form.look(&mut session, &name, second).await.ahead;
             release(&mut session, &held, "0").await;
             if asks != Asks::Second {
                 silence(&mut session, second.client, 1.0).await;
@@ -95,7 +96,7 @@ async fn waiters_whose_client_is_dead_are_overtaken_and_counted_by_nobody() {
 
             let answer = asks.ask(form, &mut session, &name, &[dead, second]).await;
 
-            assert_eq!(ahead, Some(1), "the second alone");
+            assert_eq!((ahead, place), (Some(1), Some(0)), "the second alone");
             assert_eq!(answer.outcome, "granted", "{form:?} {asks:?}");
         }
     }

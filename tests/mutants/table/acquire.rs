@@ -48,7 +48,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "acquire leaves the time of acquisition as it was", "hold_at_least",
         &[In("acquire", "acquired_at = locked_at,", "")],
-        "outcomes::name_is_held_on_from_the_acquisition_by_nobody_known",
+        "outcomes::name_that_was_held_before_is_held_on_from_its_latest_acquisition",
     ),
     mutant(
         "acquire leaves the holder as it was", "who holds it",
@@ -82,7 +82,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             In("acquire", "locked_at := clock_timestamp(); acquire.fencing_token := nextval('leasehold.locks_fence_seq');", "locked_at := clock_timestamp();"),
             In("acquire", "is_foreign or acquire.fencing_token <= highest", "is_foreign"),
         ],
-        "grant_order::token_is_drawn_after_the_wait_for_another_sessions_insert",
+        "insertions::token_is_drawn_after_the_wait_for_another_sessions_insert",
     ),
     mutant(
         "acquire takes the row's token plus one", "I9",
@@ -170,7 +170,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "acquire fails on another session's insert", "I18",
         &[In("acquire", "when lock_not_available then exit;", "when division_by_zero then exit;")],
-        "outcomes::free_name_is_granted_and_a_held_one_tells_who_holds_it",
+        "insertions::wait_ends_with_the_callers_lock_timeout_which_the_call_gives_back",
     ),
     mutant(
         "acquire checks no argument", "I17",
@@ -210,7 +210,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "acquire follows the caller's search_path", "rights",
         &[In("acquire", "SET search_path TO 'pg_catalog', 'pg_temp' ", "")],
-        "settings::leases_work_under_a_hostile_search_path",
+        "migrate::again::every_function_has_a_comment_and_every_security_definer_a_pinned_path",
     ),
     mutant(
         "acquire may scan the queue", "cost",

@@ -31,6 +31,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "transactions::terms_are_counted_from_the_call_and_not_from_the_beginning_of_the_transaction",
     ),
     mutant(
+        "acquire_many leaves the time of acquisition as it was", "hold_at_least",
+        &[In("acquire_many", "acquired_at = locked_at,", "")],
+        "outcomes::name_that_was_held_before_is_held_on_from_its_latest_acquisition",
+    ),
+    mutant(
         "acquire_many does not force its commit", "I7",
         &[In("acquire_many", "perform leasehold.make_durable();", "")],
         "durability::no_function_weakens_synchronous_commit_and_grants_strengthen_it",
@@ -68,7 +73,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "acquire_many lets the dead wait ahead", "I14",
         &[In("acquire_many", "from leasehold.live_waiters as w where w.name = l.name", "from leasehold.waiters as w where w.name = l.name")],
-        "queue_sql::order::one_and_set_answer_the_same_in_every_state_of_the_name_and_its_queue",
+        "queue_sql::order::waiters_whose_client_is_dead_are_overtaken_and_counted_by_nobody",
     ),
     mutant(
         "acquire_many leaves its waiters in the line", "I14",
@@ -93,7 +98,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "acquire_many grants the last of those that ask for one name", "first come, first served",
         &[In("acquire_many", "order by u.name, u.place ", "order by u.name, u.place desc ")],
-        "outcomes::of_two_requests_for_one_name_in_a_set_one_is_granted",
+        "outcomes::of_several_requests_for_one_name_in_a_set_the_first_is_granted",
     ),
     mutant(
         "acquire_many inserts names in the order of the call", "I18: deadlocks",
@@ -101,12 +106,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
             In("acquire_many", "select distinct r.name collate \"C\" from", "select r.name from"),
             In("acquire_many", "where not exists (select from leasehold.locks as l where l.name = r.name) order by 1", "where not exists (select from leasehold.locks as l where l.name = r.name)"),
         ],
-        "scale::clients_that_insert_the_same_new_names_at_once_never_deadlock",
+        "insertions::sets_that_insert_the_same_names_in_opposite_orders_do_not_deadlock",
     ),
     mutant(
         "acquire_many keeps the short lock_timeout", "settings of the caller",
         &[In("acquire_many", "perform set_config('lock_timeout', callers_wait, true);", "")],
-        "outcomes::set_blocked_by_an_uncommitted_insert_answers_busy_for_that_name_alone",
+        "insertions::wait_ends_with_the_callers_lock_timeout_which_the_call_gives_back",
     ),
     mutant(
         "acquire_many gives up every new name beside one that is blocked", "I14",
@@ -141,7 +146,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "acquire_many grants for a shorter term than it answers", "I11",
         &[In("acquire_many", "expires_at = locked_at + make_interval(secs => extract(epoch from r.ttl)::double precision)", "expires_at = locked_at + make_interval(secs => extract(epoch from r.ttl)::double precision) / 8")],
-        "outcomes::set_answers_each_request_for_itself",
+        "transactions::terms_are_counted_from_the_call_and_not_from_the_beginning_of_the_transaction",
     ),
     mutant(
         "acquire_many runs with the rights of its caller", "rights",

@@ -28,7 +28,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "jump does not look at what its caller saw", "I1 after a restore",
         &[In("jump", "coalesce(jump.above, 0)::numeric + stride, ", "")],
-        "epoch::jumps::token_that_is_behind_a_row_or_the_epoch_is_never_given_out",
+        "epoch::jumps::token_is_above_the_latest_jump_although_the_sequence_and_all_rows_are_below_it",
     ),
     mutant(
         "jump does not jump", "I1 after a promotion",
@@ -38,7 +38,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "jump does not remember where it jumped to", "I1 after a restore",
         &[In("jump", "floor = target::bigint where e.one", "floor = e.floor where e.one")],
-        "epoch::jumps::token_that_is_behind_a_row_or_the_epoch_is_never_given_out",
+        "epoch::jumps::token_is_above_the_latest_jump_although_the_sequence_and_all_rows_are_below_it",
     ),
     mutant(
         "jump does not remember the timeline", "cost",
@@ -93,7 +93,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "enter_epoch does not see a sequence that was set back", "I1 after a restore",
         &[In("enter_epoch", "when s.last_value < e.floor then", "when false then")],
-        "epoch::untold::server_that_does_not_tell_still_notices_a_sequence_that_was_set_back",
+        "epoch::jumps::token_that_is_behind_a_row_or_the_epoch_is_never_given_out",
     ),
     mutant(
         "enter_epoch does not see a sequence behind a row", "I1 after a restore",
@@ -124,11 +124,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "advance_epoch is anybody's", "rights",
         &[Run("grant execute on function leasehold.advance_epoch() to public")],
         "epoch::operator::only_the_role_of_operators_advances_the_epoch_and_reads_its_history",
-    ),
-    mutant(
-        "present_timeline is the checkpoint's", "I1 after a promotion",
-        &[In("present_timeline", "return left(pg_walfile_name(pg_current_wal_lsn()), 8);", "return lpad(to_hex((select c.timeline_id from pg_control_checkpoint() as c)), 8, '0') || '';")],
-        "settings::read_only::a_hot_standby_gets_the_typed_error_may_look_and_grants_once_it_is_promoted",
     ),
     mutant(
         "present_timeline fails where it may not be asked", "I14",

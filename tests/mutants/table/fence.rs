@@ -23,12 +23,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "fence by at least", "I3",
         &[In("fence", "and l.fence = fence.fencing_token", "and l.fence <= fence.fencing_token")],
-        "fence::wrong_owner_is_refused::in_read_committed",
+        "fence::fence_refuses_nulls_and_unknown_names",
     ),
     mutant(
         "fence by at most", "I3, I3s",
         &[In("fence", "and l.fence = fence.fencing_token", "and l.fence >= fence.fencing_token")],
-        "fence::token_of_an_earlier_grant_is_refused::in_read_committed",
+        "fence::fence_refuses_nulls_and_unknown_names",
     ),
     mutant(
         "fence asks for no owner", "I3s",
@@ -99,7 +99,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             In("admit", "where admit.fencing_token is not null", "where admit.fencing_token is not null and not exists (select from leasehold.fences as g where g.resource = admit.resource and g.fence > admit.fencing_token)"),
             In("admit", "where f.fence <= excluded.fence", ""),
         ],
-        "admit::resources::second_admission_of_a_resource_waits_for_the_first_ones_transaction::in_read_committed",
+        "admit::contention::lower_token_never_commits_after_a_higher_one::in_read_committed",
     ),
     mutant(
         "admit does not remember the token", "I3",

@@ -12,6 +12,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "fence::released_held_on_or_broken_lease_is_refused::in_read_committed",
     ),
     mutant(
+        "break_lease leaves the end as it was", "nothing is left",
+        &[In("break_lease", "ttl = null, expires_at = clock_timestamp()", "ttl = null")],
+        "storage::row_of_a_free_name_tells_since_when_it_is_free",
+    ),
+    mutant(
         "break_lease says that it broke what is free", "what the operator is told",
         &[In("break_lease", "and l.owner is not null", "")],
         "outcomes::broken_lease_is_over_for_its_holder_and_free_for_all",
@@ -74,17 +79,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "sweep goes on without a pause", "cost",
         &[In("sweep", "then interval '1 minute' else interval '0' end", "then interval '0' else interval '0' end")],
-        "storage::sweep_removes_what_has_been_free_or_run_out_for_a_minute_and_nothing_else",
+        "storage::sweep_rests_at_its_end_and_begins_anew_after_a_minute",
     ),
     mutant(
         "sweep comes to the end and stays there", "nothing is left",
         &[In("sweep", "set swept_to = case when walked < sweep.batch then '' else page_end end", "set swept_to = page_end")],
-        "storage::sweep_removes_what_has_been_free_or_run_out_for_a_minute_and_nothing_else",
+        "storage::sweep_rests_at_its_end_and_begins_anew_after_a_minute",
     ),
     mutant(
         "sweep begins anew at each step", "nothing is left",
         &[In("sweep", "set swept_to = case when walked < sweep.batch then '' else page_end end", "set swept_to = ''")],
-        "storage::sweep_removes_what_has_been_free_or_run_out_for_a_minute_and_nothing_else",
+        "storage::sweep_rests_at_its_end_and_begins_anew_after_a_minute",
     ),
     mutant(
         "sweep removes clients that have just fallen silent", "first come, first served",

@@ -39,11 +39,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "queue_sql::wakes::neither_channel_nor_payload_tells_an_owner_token_or_a_client",
     ),
     mutant(
-        "wake notifies into a queue that is full", "I14",
-        &[In("wake", "where pg_notification_queue_usage() < 0.9", "")],
-        "wakeups::queue_full::lease_that_is_dropped_is_released_although_the_queue_is_full",
-    ),
-    mutant(
         "channel tells the client", "rights",
         &[Run("create or replace function leasehold.channel(client uuid) returns text language sql immutable parallel safe
             begin atomic select 'leasehold_' || replace(channel.client::text, '-', ''); end")],
@@ -83,12 +78,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "ahead counts who asks", "I14",
         &[In("ahead", "and w.ticket < coalesce(ahead.ticket, w.ticket + 1)", "and w.ticket <= coalesce(ahead.ticket, w.ticket + 1)")],
-        "queue_sql::order::ticket_is_kept_however_often_a_waiter_looks",
+        "queue_sql::interleavings::waiter_that_registers_for_a_free_name_with_somebody_ahead_is_served_once_that_one_has_gone",
     ),
     mutant(
         "places count the dead", "I14",
         &[In("places", "count(*) filter (where w.is_alive) over before", "count(*) over before")],
-        "queue_sql::order::one_and_set_answer_the_same_in_every_state_of_the_name_and_its_queue",
+        "queue_sql::order::waiters_whose_client_is_dead_are_overtaken_and_counted_by_nobody",
     ),
     mutant(
         "places count over all names", "I14",
@@ -103,7 +98,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "keep_client keeps nobody", "first come, first served",
         &[In("keep_client", "set expires_at = clock_timestamp() + term", "set expires_at = c.expires_at")],
-        "queue_sql::vanished::client_is_alive_for_its_ttl_and_not_longer",
+        "queue_sql::vanished::silent_client_is_passed_over_and_has_its_place_again_when_it_comes_back_in_time",
     ),
     mutant(
         "keep_client takes no ttl", "first come, first served",
@@ -128,7 +123,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "stand_in_line moves who waits already", "first come, first served",
         &[In("stand_in_line", "do nothing returning ticket", "do update set name = excluded.name, client = excluded.client returning ticket")],
-        "queue_sql::harm::owner_that_waits_already_is_not_moved_by_another_client_or_to_another_name",
+        "queue_sql::harm::owner_that_is_just_put_in_line_is_not_moved_to_another_name",
     ),
     mutant(
         "leave stays", "first come, first served",
@@ -163,14 +158,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "heartbeat takes out other clients' waiters", "first come, first served",
         &[In("heartbeat", "where w.client = heartbeat.client and w.owner <> all", "where w.owner <> all")],
-        "queue_sql::harm::heartbeat_of_one_client_does_not_speak_for_the_waiters_of_another",
-    ),
-    mutant(
-        "heartbeat may take out anybody first", "first come, first served",
-        &[
-            In("heartbeat", "with not_named as materialized ( select w.owner, w.ticket from leasehold.waiters as w where w.client = heartbeat.client and w.owner <> all (coalesce(heartbeat.owners, '{}')) ) select null::uuid", "select null::uuid"),
-            In("heartbeat", "from not_named as n where leasehold.leave(n.owner);", "from leasehold.waiters as n where leasehold.leave(n.owner) and n.client = heartbeat.client and n.owner <> all (coalesce(heartbeat.owners, '{}'));"),
-        ],
         "queue_sql::harm::heartbeat_of_one_client_does_not_speak_for_the_waiters_of_another",
     ),
     mutant(

@@ -91,7 +91,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "release leaves the end as it was", "I14",
         &[In("release", "ttl = null, expires_at = clock_timestamp() where", "ttl = null where")],
-        "storage::sweep_removes_what_has_been_free_or_run_out_for_a_minute_and_nothing_else",
+        "storage::row_of_a_free_name_tells_since_when_it_is_free",
     ),
     mutant(
         "release checks no argument", "I17",
@@ -114,7 +114,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "release_many locks for update", "I12, I14",
         &[In("release_many", "for no key update of l skip locked", "for update of l skip locked")],
-        "fence::release_passes_at_once_and_the_next_grant_waits::in_read_committed",
+        "outcomes::row_locked_by_a_stranger_is_never_waited_for",
     ),
     mutant(
         "release_many waits for a locked row", "I14",
@@ -134,7 +134,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "release_many holds on for its owner", "I6",
         &[In("release_many", "then gen_random_uuid() end", "then l.owner end")],
-        "outcomes::release_of_a_set_answers_each_for_itself",
+        "outcomes::name_that_was_held_before_is_held_on_from_its_latest_acquisition",
     ),
     mutant(
         "release_many keeps the ttl", "I3s",
@@ -143,6 +143,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
             In("fence", "and l.owner = coalesce(fence.owner, l.owner) and l.ttl is not null", "and l.owner = coalesce(fence.owner, l.owner)"),
         ],
         "fence::released_held_on_or_broken_lease_is_refused::in_read_committed",
+    ),
+    mutant(
+        "release_many leaves the end as it was", "nothing is left",
+        &[In("release_many", "expires_at = greatest(u.held_until, locked_at)", "expires_at = greatest(u.held_until, l.expires_at)")],
+        "storage::row_of_a_free_name_tells_since_when_it_is_free",
     ),
     mutant(
         "release_many does not force the commit of a hold", "I7",
