@@ -9,7 +9,7 @@ export LEASEHOLD_SQLX_CLI := $(CURDIR)/target/tools/bin/sqlx
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo turns recipes test model moves matrix soak handoff torture mutants fmt lint docs deny setup clean
+.PHONY: help demo turns recipes test model moves matrix soak handoff torture mutants broken fmt lint docs deny setup clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ handoff: ## More than 100,000 hand-offs, judged and counted; the last line is JS
 torture: ## Faults for MINUTES=10 on processes and server, the whole history judged; SEED=n asks for it again.
 	@scripts/setup postgres faketime
 	$(CARGO) run --quiet --release --package leasehold-torture -- $(MINUTES) $(SEED)
+
+broken: ## The integration tests on broken SQL, each variant at a time: a named test must fail. ONLY=word for some.
+	@scripts/setup postgres
+	$(CARGO) test --workspace --features $(FEATURES) --test mutants -- $(ONLY)
 
 mutants: ## Broken variants of the SQL, a short torture run on each: the checker must catch all.
 	@scripts/setup postgres

@@ -178,13 +178,4 @@ pub(super) const MUTANTS: &[Mutant] = &[
         &[Run("create index locks_expires_at_idx on leasehold.locks (expires_at)")],
         "storage::renewals_are_hot",
     ),
-    mutant(
-        "names are compared by a language", "names are kept byte for byte",
-        &[
-            Run("drop view leasehold.held"),
-            Run("create collation public.loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"),
-            Run("alter table leasehold.locks alter column name type text collate public.loose"),
-        ],
-        "names::names_that_differ_in_one_byte_are_different_locks",
-    ),
 ];

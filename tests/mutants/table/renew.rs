@@ -60,7 +60,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "renew leaves the ttl as it was", "I15",
         &[In("renew", "set ttl = make_interval(secs => extract(epoch from r.ttl)::double precision), expires_at", "set expires_at")],
-        "fence::fence_lowers_the_idle_limit_of_its_transaction_and_never_raises_it",
+        "outcomes::renewal_moves_the_end_and_keeps_the_token",
     ),
     mutant(
         "renew does not force its commit", "I7",
