@@ -89,7 +89,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "sweep begins anew at each step", "nothing is left",
         &[In("sweep", "set swept_to = case when walked < sweep.batch then '' else page_end end", "set swept_to = ''")],
-        "storage::sweep_rests_at_its_end_and_begins_anew_after_a_minute",
+        "storage::sweep_removes_what_has_been_free_or_run_out_for_a_minute_and_nothing_else",
     ),
     mutant(
         "sweep removes clients that have just fallen silent", "first come, first served",
