@@ -20,9 +20,13 @@ use crate::name::LockName;
 use crate::owner::OwnerToken;
 use crate::token::FencingToken;
 
+pub(crate) mod answers;
 mod queue;
 
+pub(crate) use answers::ticket;
 pub(crate) use queue::{Beat, BeatOutcome, ClientArgs, Ticket, channel, heartbeat, leave};
+
+use answers::{AcquireColumns, duration, interval};
 
 type PgQuery<'q> = Query<'q, Postgres, sqlx::postgres::PgArguments>;
 
@@ -399,79 +403,30 @@ fn acquired(rows: &[PgRow]) -> Result<AcquireOutcomes, Error> {
         replicated: false,
     };
     for row in rows {
-        let outcome: &str = row.try_get(1)?;
-        let expires_in = row.try_get::<Option<PgInterval>, _>(3)?.as_ref().map(duration);
-        let reason = match outcome {
-            "granted" => None,
-            "held" => Some(Reason::Held),
-            "queued" => Some(Reason::Queued),
-            "pinned" => Some(Reason::Pinned),
-            "busy" => Some(Reason::Busy),
-            other => return Err(unknown_outcome(other)),
-        };
-        let answer = match reason {
-            None => AcquireOutcome::Granted {
-                token: row.try_get(2)?,
-                expires_in: expires_in.unwrap_or_default(),
-            },
-            Some(reason) => AcquireOutcome::NotGranted(NotGranted {
-                reason,
-                held_by: HeldBy {
-                    holder: row.try_get(4)?,
-                    since: row.try_get(5)?,
-                    expires_in,
-                },
-                ahead: queue::ahead(row.try_get(7)?),
-                ticket: row.try_get(8)?,
-            }),
-        };
-        batch.answers.push((row.try_get::<Uuid, _>(0)?.into(), answer));
+        let outcome = answers::acquired(AcquireColumns {
+            outcome: row.try_get(1)?,
+            fencing_token: row.try_get(2)?,
+            expires_in: row.try_get(3)?,
+            held_by: row.try_get(4)?,
+            held_since: row.try_get(5)?,
+            ahead: row.try_get(7)?,
+            ticket: row.try_get(8)?,
+        })?;
+        batch.answers.push((row.try_get::<Uuid, _>(0)?.into(), outcome));
         batch.replicated |= !row.try_get::<&str, _>(6)?.is_empty();
     }
     Ok(batch)
 }
 
 fn renewed(row: &PgRow) -> Result<(OwnerToken, RenewOutcome), Error> {
-    let outcome = match row.try_get(1)? {
-        "renewed" => RenewOutcome::Renewed {
-            expires_in: duration(&row.try_get(2)?),
-        },
-        "busy" => RenewOutcome::Busy,
-        "superseded" => RenewOutcome::Superseded,
-        "expired" => RenewOutcome::Expired,
-        "gone" => RenewOutcome::Gone,
-        other => return Err(unknown_outcome(other)),
-    };
+    let expires_in: Option<PgInterval> = row.try_get(2)?;
+    let outcome = answers::renewed(row.try_get(1)?, expires_in.as_ref())?;
     Ok((row.try_get::<Uuid, _>(0)?.into(), outcome))
 }
 
 fn released(row: &PgRow) -> Result<(OwnerToken, ReleaseOutcome), Error> {
-    let outcome = match row.try_get(1)? {
-        "released" => ReleaseOutcome::Released,
-        "held_on" => ReleaseOutcome::HeldOn,
-        "not_owner" => ReleaseOutcome::NotOwner,
-        "busy" => ReleaseOutcome::Busy,
-        other => return Err(unknown_outcome(other)),
-    };
+    let outcome = answers::released(row.try_get(1)?)?;
     Ok((row.try_get::<Uuid, _>(0)?.into(), outcome))
-}
-
-fn unknown_outcome(outcome: &str) -> Error {
-    Error::Decode(format!("unknown outcome {outcome:?}").into())
-}
-
-fn interval(duration: Duration) -> PgInterval {
-    PgInterval {
-        months: 0,
-        days: 0,
-        microseconds: i64::try_from(duration.as_micros()).expect("durations are checked to be below 366 days"),
-    }
-}
-
-/// Lease time has no months; a day of a difference between two timestamps is 86,400 s.
-fn duration(interval: &PgInterval) -> Duration {
-    let micros = i64::from(interval.days) * 86_400_000_000 + interval.microseconds;
-    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
 // The bound on the few waits that are left: another session's uncommitted insert of the same
@@ -554,31 +509,3 @@ const HELD: &str = "\
     from leasehold.held as h \
     where $1::pg_catalog.text is null or h.name operator(pg_catalog.=) $1 \
     order by h.name using operator(pg_catalog.<)";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn intervals_come_and_go_in_seconds() {
-        let day = Duration::from_secs(86_400);
-
-        assert_eq!(duration(&interval(day)), day);
-        assert_eq!(
-            duration(&PgInterval {
-                months: 0,
-                days: 1,
-                microseconds: 1
-            }),
-            day + Duration::from_micros(1)
-        );
-        assert_eq!(
-            duration(&PgInterval {
-                months: 0,
-                days: 0,
-                microseconds: -5
-            }),
-            Duration::ZERO
-        );
-    }
-}

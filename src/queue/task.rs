@@ -29,7 +29,7 @@ use super::listener::{Heard, Listener};
 use super::{Queue, QueueOptions, Wakeup, alarm};
 use crate::lane::{Fault, Lane};
 use crate::roster::{Roster, Woken};
-use crate::store::{Beat, ClientArgs};
+use crate::store::{Beat, ClientArgs, ticket};
 use crate::trust::{full_jitter, random};
 
 #[derive(Debug)]
@@ -219,7 +219,7 @@ impl Task {
             }
             Heard::Told(payload) => {
                 self.heard_something();
-                if let Ok(ticket) = payload.parse()
+                if let Some(ticket) = ticket(&payload)
                     && let Woken::Left(name) = self.roster.wake(ticket)
                 {
                     self.lane.wake(name);

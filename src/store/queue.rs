@@ -7,7 +7,8 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Error, Row};
 use uuid::Uuid;
 
-use super::{HeldBy, Mode, duration, fetch, interval, unknown_outcome};
+use super::answers::{ahead, beaten, duration, interval};
+use super::{HeldBy, Mode, fetch};
 use crate::name::LockName;
 use crate::owner::OwnerToken;
 
@@ -81,12 +82,8 @@ pub(crate) async fn channel(conn: &mut PgConnection, client: Uuid) -> Result<Str
 
 /// None for a waiter that was taken out of line because it was not named.
 fn beat(row: &PgRow) -> Result<Option<Beat>, Error> {
-    let outcome = match row.try_get(1)? {
-        "try" => BeatOutcome::Try,
-        "wait" => BeatOutcome::Wait,
-        "unknown" => BeatOutcome::Unknown,
-        "left" => return Ok(None),
-        other => return Err(unknown_outcome(other)),
+    let Some(outcome) = beaten(row.try_get(1)?)? else {
+        return Ok(None);
     };
     Ok(Some(Beat {
         owner: row.try_get::<Uuid, _>(0)?.into(),
@@ -98,10 +95,6 @@ fn beat(row: &PgRow) -> Result<Option<Beat>, Error> {
             since: row.try_get(5)?,
         },
     }))
-}
-
-pub(super) fn ahead(count: Option<i32>) -> u32 {
-    count.and_then(|count| u32::try_from(count).ok()).unwrap_or(0)
 }
 
 // Nothing in the queue outlives a crash, so nothing of it waits for the disk.
