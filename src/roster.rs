@@ -145,7 +145,7 @@ impl Roster {
         }
         if is_news {
             let old = std::mem::replace(&mut waiter.ticket, answer.ticket);
-            old.map(|old| state.by_ticket.remove(&old));
+            state.forget(old, owner);
             answer.ticket.map(|ticket| state.by_ticket.insert(ticket, owner));
         }
         is_news
@@ -181,7 +181,7 @@ impl Roster {
                 BeatOutcome::Unknown => {
                     let ticket = waiter.ticket.take();
                     waiter.try_now();
-                    ticket.map(|ticket| state.by_ticket.remove(&ticket));
+                    state.forget(ticket, beat.owner);
                 }
                 BeatOutcome::Try => {
                     is_overdue |= waiter.is_asleep && waiter.try_at.is_none_or(|at| at > Instant::now());
@@ -252,10 +252,18 @@ impl Roster {
 impl State {
     fn remove(&mut self, owner: OwnerToken) -> Option<Waiter> {
         let waiter = self.waiters.remove(&owner)?;
-        if let Some(ticket) = waiter.ticket {
+        self.forget(waiter.ticket, owner);
+        Some(waiter)
+    }
+
+    /// The ticket is not this waiter's any more. It may be another's: after a crash the numbers begin
+    /// anew, and the old ones are heard of for a while yet.
+    fn forget(&mut self, ticket: Option<Ticket>, owner: OwnerToken) {
+        if let Some(ticket) = ticket
+            && self.by_ticket.get(&ticket) == Some(&owner)
+        {
             self.by_ticket.remove(&ticket);
         }
-        Some(waiter)
     }
 }
 
@@ -340,6 +348,28 @@ mod tests {
         assert!(roster.answered(owner, &queued(8, 0, None)));
         assert_eq!(roster.wake(7), Woken::Nobody);
         assert_eq!(roster.wake(8), Woken::Told);
+    }
+
+    #[test]
+    fn ticket_that_a_crash_has_given_to_another_is_not_taken_from_him_by_whoever_had_it_before() {
+        let roster = Roster::default();
+        for goes in [
+            &(|old| assert!(roster.left(old))) as &dyn Fn(OwnerToken),
+            &|old| assert!(roster.granted(old)),
+            &|old| assert!(!roster.beaten(vec![beat(old, BeatOutcome::Unknown)])),
+            &|old| assert!(roster.answered(old, &queued(8, 1, None))),
+        ] {
+            let (old, new) = (OwnerToken::random(), OwnerToken::random());
+            roster.add(old, name());
+            roster.add(new, name());
+            roster.answered(old, &queued(7, 0, None));
+            roster.answered(new, &queued(7, 0, None));
+
+            goes(old);
+
+            assert_eq!(roster.wake(7), Woken::Told);
+            roster.granted(new);
+        }
     }
 
     #[test]
