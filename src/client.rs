@@ -435,15 +435,25 @@ impl fmt::Debug for LeaseClientBuilder {
     }
 }
 
-/// sqlx takes the URL of whatever else for a server's, by its host alone.
-fn parse_listener_url(url: &str) -> Result<PgConnectOptions, Error> {
+/// sqlx takes the URL of whatever else for a server's, by its host alone. Of what it says of a bad
+/// one, the values that it quotes are left out: a password may hold what looks like one of them.
+pub(crate) fn parse_listener_url(url: &str) -> Result<PgConnectOptions, Error> {
     let invalid = |problem| Error::InvalidOption {
         option: "listener_url",
         problem,
     };
     match url.split_once("://") {
-        Some(("postgres" | "postgresql", _)) => url.parse().map_err(|error: sqlx::Error| invalid(error.to_string())),
+        Some(("postgres" | "postgresql", _)) => url
+            .parse()
+            .map_err(|error: sqlx::Error| invalid(unquoted(&error.to_string()))),
         _ => Err(invalid("it does not begin with postgres:// or postgresql://".into())),
+    }
+}
+
+fn unquoted(message: &str) -> String {
+    match (message.find('"'), message.rfind('"')) {
+        (Some(open), Some(close)) if open < close => format!("{}…{}", &message[..open], &message[close + 1..]),
+        _ => message.to_owned(),
     }
 }
 
