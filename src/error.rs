@@ -173,7 +173,7 @@ impl Error {
     pub(crate) fn from_database(operation: Operation, name: &LockName, source: Arc<sqlx::Error>) -> Self {
         match sql_state(&source).as_deref() {
             Some("3F000" | "42883" | "42P01") => Self::SchemaMissing { source },
-            Some("0A000" | "25006" | "55000") => Self::ReadOnly { source },
+            _ if is_read_only(&source) => Self::ReadOnly { source },
             Some("2200H") => Self::TokensExhausted {
                 name: name.clone(),
                 source,
@@ -292,6 +292,19 @@ pub fn is_fenced(error: &sqlx::Error) -> bool {
 
 pub(crate) fn sql_state(error: &sqlx::Error) -> Option<String> {
     Some(error.as_database_error()?.code()?.into_owned())
+}
+
+/// A standby, or a session that may not write. A standby answers with one of three codes,
+/// whichever of its limits is met first; one of them is also that of a plan that a migration has
+/// overtaken.
+pub(crate) fn is_read_only(error: &sqlx::Error) -> bool {
+    match sql_state(error).as_deref() {
+        Some("25006" | "55000") => true,
+        Some("0A000") => error
+            .as_database_error()
+            .is_some_and(|error| !error.message().contains("cached plan")),
+        _ => false,
+    }
 }
 
 fn line(ahead: u32) -> String {

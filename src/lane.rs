@@ -45,6 +45,9 @@ use crate::store::{AcquireArgs, Beat, ClientArgs, NotGranted, ReleaseArgs, Renew
 use crate::token::FencingToken;
 use crate::trust::Moment;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use session::{Severity, is_final, severity};
+
 pub(crate) type Fault = Arc<sqlx::Error>;
 
 /// Hands requests to the lane. The lane ends when the last handle is gone and all is answered.

@@ -52,38 +52,36 @@ impl Ghosts {
 
     /// An acquire was under way on it.
     pub(super) fn haunt(&mut self, session: SessionId, args: &AcquireArgs) {
+        let now = Instant::now();
+        self.by_owner.retain(|_, ghost| ghost.until > now);
         let ghost = self.by_owner.entry(args.owner).or_insert_with(|| Ghost {
             name: args.name.clone(),
             ttl: args.ttl,
             connections: Vec::new(),
-            until: Instant::now(),
+            until: now,
         });
         ghost.connections.push(session.number);
-        ghost.until = Instant::now() + args.ttl;
+        ghost.until = now + args.ttl;
     }
 
     /// Whether a statement may still grant something to `owner`.
-    pub(super) fn haunts(&mut self, owner: OwnerToken) -> bool {
-        let now = Instant::now();
-        let haunted = self.by_owner.get(&owner).is_some_and(|ghost| {
-            ghost.until > now
-                && ghost
-                    .connections
-                    .iter()
-                    .any(|&lost| self.given_up.iter().any(|given_up| given_up.connection == lost))
-        });
-        if !haunted {
-            self.by_owner.remove(&owner);
-        }
-        haunted
+    pub(super) fn haunts(&self, owner: OwnerToken) -> bool {
+        self.ghost(owner).is_some_and(|ghost| {
+            ghost
+                .connections
+                .iter()
+                .any(|&lost| self.given_up.iter().any(|given_up| given_up.connection == lost))
+        })
     }
 
-    /// The name and ttl that `owner` asked for, if it is haunted.
-    pub(super) fn asked_for(&mut self, owner: OwnerToken) -> Option<(LockName, Duration)> {
-        if !self.haunts(owner) {
-            return None;
-        }
-        self.by_owner.get(&owner).map(|ghost| (ghost.name.clone(), ghost.ttl))
+    /// The name and ttl that `owner` asked for, if a statement may have granted it what nobody has
+    /// heard of: also when the server has no such statement any more, which may have been its last.
+    pub(super) fn asked_for(&self, owner: OwnerToken) -> Option<(LockName, Duration)> {
+        self.ghost(owner).map(|ghost| (ghost.name.clone(), ghost.ttl))
+    }
+
+    fn ghost(&self, owner: OwnerToken) -> Option<&Ghost> {
+        self.by_owner.get(&owner).filter(|ghost| ghost.until > Instant::now())
     }
 
     /// The backends to ask the server about.
@@ -129,3 +127,40 @@ const MAX_AT_WORK: usize = 2;
 
 /// Longer than any ttl need be waited for: a backend that stays is asked about no more.
 const FORGET_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn acquire_of_a_backend_that_is_gone_may_have_been_granted_until_its_ttl_is_over() {
+        let backend = Backend {
+            pid: 1,
+            started_at: None,
+        };
+        let session = SessionId {
+            number: 1,
+            backend: Some(backend),
+        };
+        let args = AcquireArgs {
+            name: LockName::new("a").expect("it is short"),
+            owner: OwnerToken::random(),
+            ttl: Duration::from_secs(30),
+            holder: Arc::from("h"),
+            client: None,
+        };
+        let mut ghosts = Ghosts::default();
+        ghosts.give_up(session);
+        ghosts.haunt(session, &args);
+        assert!(ghosts.haunts(args.owner));
+
+        ghosts.probed(&[]);
+
+        assert!(!ghosts.haunts(args.owner), "nothing more will be granted");
+        assert_eq!(ghosts.asked_for(args.owner), Some((args.name, args.ttl)));
+        tokio::time::advance(args.ttl).await;
+        assert_eq!(ghosts.asked_for(args.owner), None);
+    }
+}

@@ -5,7 +5,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{ConnectOptions, Connection, PgPool};
 use tracing::{debug, warn};
 
-use crate::error::sql_state;
+use crate::error::{is_read_only, sql_state};
 use crate::info::Finding;
 use crate::store::{self, Backend, Mode};
 
@@ -71,7 +71,7 @@ impl Session {
 
 /// What an error says of the connection and the statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Severity {
+pub(crate) enum Severity {
     /// The connection is of no more use; whether the statement was carried out is unknown.
     Cut,
     /// The statement was not carried out and may be at the next try.
@@ -84,7 +84,7 @@ pub(super) enum Severity {
     Refused,
 }
 
-pub(super) fn severity(error: &sqlx::Error) -> Severity {
+pub(crate) fn severity(error: &sqlx::Error) -> Severity {
     if matches!(
         error,
         sqlx::Error::ColumnDecode { .. }
@@ -113,22 +113,10 @@ pub(super) fn severity(error: &sqlx::Error) -> Severity {
 }
 
 /// No later try with these options will connect either.
-pub(super) fn is_final(error: &sqlx::Error) -> bool {
+pub(crate) fn is_final(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Configuration(_) | sqlx::Error::Tls(_) => true,
         _ => sql_state(error).is_some_and(|state| state.starts_with("28") || state == "3D000" || state == "42501"),
-    }
-}
-
-/// A standby, or a session that may not write. A standby answers with one of three codes,
-/// whichever of its limits is met first.
-pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
-    match sql_state(error).as_deref() {
-        Some("25006" | "55000") => true,
-        Some("0A000") => error
-            .as_database_error()
-            .is_some_and(|error| !error.message().contains("cached plan")),
-        _ => false,
     }
 }
 

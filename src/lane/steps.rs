@@ -8,10 +8,10 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::lines::Waiting;
-use super::session::{Session, Severity, is_read_only};
+use super::session::{Session, Severity};
 use super::task::{SWEEP_EVERY, Sent, Task};
 use super::{AcquireRequest, Answer, AskFailed, Grant, GrantFacts, ReleaseAnswer, ReleaseRequest, RenewAnswer};
-use crate::error::sql_state;
+use crate::error::{is_read_only, sql_state};
 use crate::store::{self, AcquireOutcome, AcquireOutcomes, NotGranted, ReleaseOutcome, RenewOutcome};
 use crate::trust::{Moment, full_jitter, random};
 
@@ -93,8 +93,15 @@ impl Task {
                     .push_front(batch.into_iter().map(|waiting| waiting.in_half_of(refused)));
             }
             Sent::Refused(fault, _) => {
+                // What answers in words that nobody understands has carried out the statement.
+                let may_be_granted = fault.as_database_error().is_none();
                 for waiting in batch {
-                    let _ = waiting.request.reply.send(Err(AskFailed::Refused(Arc::clone(&fault))));
+                    let AcquireRequest { args, reply } = waiting.request;
+                    if may_be_granted {
+                        let release = ReleaseRequest::unasked(args.name, args.owner, args.ttl);
+                        self.releases.push(Waiting::new(release));
+                    }
+                    let _ = reply.send(Err(AskFailed::Refused(Arc::clone(&fault))));
                 }
             }
             Sent::Cut(_) => {

@@ -14,12 +14,13 @@ use tracing::{debug, warn};
 use super::ghosts::Ghosts;
 use super::lines::{Line, Waiting};
 use super::queue::QueueWork;
-use super::session::{Session, SessionId, Severity, is_final, is_read_only, severity};
+use super::session::{Session, SessionId, Severity, is_final, severity};
 use super::steps::MAX_PATIENCE;
 use super::{
     AcquireRequest, AskFailed, Fault, Lane, LaneOptions, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
     Request,
 };
+use crate::error::is_read_only;
 use crate::trust::{full_jitter, random};
 
 #[derive(Debug)]
@@ -213,7 +214,7 @@ impl Task {
     fn undo_acquire(&mut self, request: AcquireRequest) {
         let AcquireRequest { args, reply } = request;
         let _ = reply.send(Err(AskFailed::Closed));
-        if self.ghosts.haunts(args.owner) {
+        if self.ghosts.asked_for(args.owner).is_some() {
             let release = ReleaseRequest::unasked(args.name, args.owner, args.ttl);
             self.releases.push(Waiting::new(release));
         }
