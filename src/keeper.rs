@@ -377,4 +377,7 @@ const RETRY_BASE: Duration = Duration::from_millis(5);
 const RETRY_CAP: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
+mod properties;
+
+#[cfg(test)]
 mod tests;

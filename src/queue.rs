@@ -12,6 +12,8 @@
 //! dropped leaves the line.
 
 mod listener;
+#[cfg(test)]
+mod properties;
 mod task;
 
 use std::sync::Arc;
