@@ -3,13 +3,15 @@ CARGO    ?= cargo
 FEATURES := leasehold/serde
 # How long `make torture` lasts.
 MINUTES  ?= 10
+# How long `make fuzz` spends on each target.
+SECONDS  ?= 60
 
 # The tests drive the real sqlx-cli.
 export LEASEHOLD_SQLX_CLI := $(CURDIR)/target/tools/bin/sqlx
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo turns recipes test model moves matrix soak handoff torture mutants broken fmt lint docs deny setup clean
+.PHONY: help demo turns recipes test model moves matrix soak handoff torture mutants fuzz broken fmt lint docs deny setup clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +69,9 @@ broken: ## The integration tests on broken SQL, each variant at a time: a named 
 mutants: ## Broken variants of the SQL, a short torture run on each: the checker must catch all.
 	@scripts/setup postgres
 	$(CARGO) run --quiet --release --package leasehold-torture -- --mutants $(SEED)
+
+fuzz: ## Fuzzes whatever parses or decodes, SECONDS=60 for each target. Skipped without a C++ compiler.
+	@SECONDS_EACH=$(SECONDS) scripts/fuzz $(TARGETS)
 
 fmt: ## Formats the Rust code.
 	$(CARGO) fmt --all

@@ -166,7 +166,7 @@ impl Acquire {
     }
 
     /// Checks everything that can be checked before any I/O.
-    fn plan(self) -> Result<(LeaseClient, Plan), Error> {
+    pub(crate) fn plan(self) -> Result<(LeaseClient, Plan), Error> {
         let options = self.client.options();
         let terms = match self.ttl {
             Some(ttl) => Terms::new(ttl, options.margin, options.renew_every)?,
@@ -231,7 +231,7 @@ impl IntoFuture for Acquire {
 
 /// A checked acquisition.
 #[derive(Debug)]
-struct Plan {
+pub(crate) struct Plan {
     args: AcquireArgs,
     terms: Terms,
     hold_at_least: Duration,

@@ -30,6 +30,11 @@ mod belief;
 mod check;
 mod client;
 mod error;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
+#[cfg(all(test, not(fuzzing)))]
+mod fuzzing;
 mod info;
 mod keeper;
 mod lane;
