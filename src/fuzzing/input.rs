@@ -65,7 +65,9 @@ impl<'d> Input<'d> {
 
     /// Any duration, and often one near a limit: a few nanoseconds beside `edge`.
     pub(super) fn duration_near(&mut self, edges: &[Duration]) -> Duration {
-        let near = Duration::from_nanos(u64::from(self.byte()));
+        // Most mistakes are off by nothing or by one.
+        let near = self.byte();
+        let near = Duration::from_nanos(u64::from(if near < 128 { near % 2 } else { near }));
         match self.choice(4) {
             0 => self.one_of(edges).saturating_add(near),
             1 => self.one_of(edges).saturating_sub(near),

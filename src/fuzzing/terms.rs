@@ -16,7 +16,9 @@ pub fn terms(data: &[u8]) {
     let ttl = input.duration_near(&[ms(100), SECOND, DAY, Duration::MAX]);
     let edges = [ms(1), ms(10), ttl / 10, ttl / 3, ttl / 2, ttl - ttl / 3, Duration::MAX];
     let margin = input.option(|input| input.duration_near(&edges));
-    let renew_every = input.option(|input| input.duration_near(&edges));
+    let beside = margin.unwrap_or((ttl / 10).min(SECOND));
+    let most = (ttl.min(DAY) * 3 / 4).saturating_sub(beside);
+    let renew_every = input.option(|input| input.duration_near(&[ms(10), ttl / 3, most, most, Duration::MAX]));
 
     let wrong = wrong(ttl, margin, renew_every);
     match (Terms::new(ttl, margin, renew_every), wrong) {
