@@ -1,6 +1,11 @@
 //! Every async method may be dropped at any point: no name stays held by nobody, no connection
 //! of the pool stays in a transaction, and nothing is renewed that nobody holds.
 
+mod everywhere;
+mod stage;
+mod together;
+mod unanswered;
+
 use std::time::Duration;
 
 use leasehold::{Lease, LeaseClient};

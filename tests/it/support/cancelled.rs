@@ -13,11 +13,16 @@ pub(crate) enum Drop {
     Pending(u32),
     /// After its nth poll, once it was woken again: what it waited for has come, and is not taken.
     Woken(u32),
+    /// When this long has passed.
+    After(Duration),
 }
 
 /// Runs `future` and drops it as `when` says. `None` when it was dropped, its output when it was
 /// done before.
 pub(crate) async fn dropped<T>(when: Drop, future: impl Future<Output = T>) -> Option<T> {
+    if let Drop::After(limit) = when {
+        return tokio::time::timeout(limit, future).await.ok();
+    }
     let mut future = pin!(future);
     let mut polls = 0;
     poll_fn(|cx| {
@@ -61,6 +66,12 @@ impl Rng {
         let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ (z >> 31)
+    }
+
+    /// One for somebody else, who draws from it at his own pace.
+    pub(crate) fn fork(&mut self) -> Self {
+        let state = self.next() | 1;
+        Self { seed: self.seed, state }
     }
 
     pub(crate) fn in_range(&mut self, range: Range<u64>) -> u64 {
