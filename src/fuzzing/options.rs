@@ -89,7 +89,7 @@ fn agree<T: std::fmt::Debug>(outcome: Result<T, Error>, wrong: &[(&str, bool)]) 
 }
 
 fn is_no_label(label: &str) -> bool {
-    label.bytes().count() > 512 || label.bytes().any(|byte| byte == 0)
+    label.chars().map(char::len_utf8).sum::<usize>() > 512 || label.bytes().any(|byte| byte == 0)
 }
 
 /// One that never connects.

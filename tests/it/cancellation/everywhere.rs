@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use leasehold::{Error, FencingToken, Lease, LeaseClient, LossCause};
 use leasehold_testkit::eventually;
+use sqlx::postgres::PgPoolOptions;
 use tokio::time::{sleep, timeout};
 
 use super::stage::{POOL, Stage, nobody_waits};
@@ -41,7 +42,7 @@ macro_rules! dropped_at_every_await {
                     let _ = $operation;
                     stage.is_free($name).await;
                 }
-                stage.is_clean().await;
+                stage.ends_clean().await;
             }
         }
     )+ };
@@ -121,17 +122,24 @@ dropped_at_every_await! {
     fence_leaves_a_transaction_that_is_rolled_back_when_it_is_dropped: |stage, name, when| {
         let lease = stage.lease(name).await;
         let mut tx = stage.pool.begin().await.unwrap();
-        dropped(when, lease.fence(&mut tx)).await.is_some()
+        let is_done = dropped(when, lease.fence(&mut tx)).await.is_some();
+        drop(tx);
+        stage.no_transaction_is_open().await;
+        is_done
     };
 
     begin_leaves_no_transaction: |stage, name, when| {
         let lease = stage.lease(name).await;
-        dropped(when, lease.begin(&stage.pool)).await.is_some()
+        let is_done = dropped(when, lease.begin(&stage.pool)).await.is_some();
+        stage.no_transaction_is_open().await;
+        is_done
     };
 
     hold_drops_the_work_and_releases: |stage, name, when| {
         let work = async |lease: &Lease| lease.begin(&stage.pool).await.unwrap().commit().await;
-        dropped(when, stage.leases.acquire(name).hold(work)).await.is_some()
+        let is_done = dropped(when, stage.leases.acquire(name).hold(work)).await.is_some();
+        stage.no_transaction_is_open().await;
+        is_done
     };
 
     lead_drops_the_work_and_releases: |stage, name, when| {
@@ -142,12 +150,17 @@ dropped_at_every_await! {
     };
 
     close_closes_once_it_was_polled: |stage, name, when| {
-        let leases = LeaseClient::builder(stage.pool.clone()).ttl(LONG).build().unwrap();
+        let application = &name[name.len() - 36..];
+        let options = stage.pool.connect_options().as_ref().clone().application_name(application);
+        let pool = PgPoolOptions::new().connect_lazy_with(options);
+        let leases = LeaseClient::builder(pool).ttl(LONG).build().unwrap();
         let lease = leases.acquire(name).manual_renewal().await.unwrap();
         let outcome = dropped(when, leases.close()).await;
-        if outcome.is_some() || !matches!(when, Drop::Pending(0) | Drop::Woken(0) | Drop::After(_)) {
+        // Alone of them all, this one was never polled.
+        if !matches!(when, Drop::Woken(0)) {
             assert!(matches!(leases.try_acquire(name).await, Err(Error::Closed)));
             timeout(SOON, lease.lost()).await.expect("it is lost");
+            eventually(SOON, "its connection is closed", async || stage.sessions_of(application).await == 0).await;
         }
         outcome.is_some()
     };

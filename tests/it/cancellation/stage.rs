@@ -10,6 +10,7 @@ use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 use crate::support::{LONG, SOON, TestDb, unique_name};
 
@@ -88,7 +89,7 @@ impl Stage {
 
     /// Nothing is left of all that was dropped: no grant, no waiter, no connection, no task. The client has
     /// served its neighbour all the while.
-    pub(super) async fn is_clean(mut self) {
+    pub(super) async fn ends_clean(mut self) {
         let before = self.turns.load(Ordering::Relaxed);
         eventually(SOON, "the neighbour takes turns", async || {
             self.turns.load(Ordering::Relaxed) > before + 1
@@ -128,13 +129,28 @@ impl Stage {
     }
 
     async fn sessions(&self) -> i64 {
-        let sql = "select count(*) from pg_stat_activity where application_name = $1";
+        self.sessions_of(&self.names[self.names.len() - 36..]).await
+    }
+
+    /// Looked for before anybody takes a connection from the pool, which would end it unawares.
+    pub(super) async fn no_transaction_is_open(&self) {
+        // What is on its way to the server is to have come there.
+        sleep(Duration::from_millis(10)).await;
+        let sql = "select array_agg(query) from pg_stat_activity
+                   where application_name = $1 and state like 'idle in transaction%'";
         let application = &self.names[self.names.len() - 36..];
-        sqlx::query_scalar(sql)
-            .bind(application)
-            .fetch_one(&self.db.pool)
-            .await
-            .unwrap()
+        eventually(SOON, "no transaction is open", async || {
+            let open = sqlx::query_scalar(sql).bind(application).fetch_one(&self.db.pool);
+            let open: Option<Vec<String>> = open.await.unwrap();
+            open.map_or(Ok(()), Err)
+        })
+        .await;
+    }
+
+    pub(super) async fn sessions_of(&self, application: &str) -> i64 {
+        let sql = "select count(*) from pg_stat_activity where application_name = $1";
+        let count = sqlx::query_scalar(sql).bind(application).fetch_one(&self.db.pool);
+        count.await.unwrap()
     }
 }
 
@@ -161,7 +177,7 @@ async fn take_turns(leases: LeaseClient, name: String, turns: Arc<AtomicU64>) {
             Release::Released | Release::Unknown
         ));
         turns.fetch_add(1, Ordering::Relaxed);
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        sleep(Duration::from_millis(1)).await;
     }
 }
 

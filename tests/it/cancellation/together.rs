@@ -54,13 +54,12 @@ async fn run_for(time: Duration) {
     tally.is_over.store(true, Ordering::Relaxed);
     tasks.join_all().await;
 
-    println!("{tally:?}, {} grants used", granted.count());
     assert!(is_enough(&tally, &granted), "{tally:?}, {}", granted.count());
     for name in &names {
         stage.is_free(name).await;
         nobody_waits(&stage.db, name).await;
     }
-    stage.is_clean().await;
+    stage.ends_clean().await;
 }
 
 fn is_enough(tally: &Tally, granted: &Granted) -> bool {

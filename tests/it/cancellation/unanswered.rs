@@ -43,7 +43,7 @@ async fn acquire_whose_connection_is_cut_under_it_and_that_is_dropped_then_leave
     }
 
     assert!(was_dropped > CUTS / 10, "dropped {was_dropped} times");
-    stage.is_clean().await;
+    stage.ends_clean().await;
 }
 
 #[tokio::test]
@@ -63,7 +63,7 @@ async fn release_whose_connection_is_cut_under_it_and_that_is_dropped_then_still
         stage.is_free(&name).await;
     }
 
-    stage.is_clean().await;
+    stage.ends_clean().await;
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn waiter_whose_connection_is_cut_under_it_and_that_is_dropped_then_leaves
         stage.is_free(&name).await;
     }
 
-    stage.is_clean().await;
+    stage.ends_clean().await;
 }
 
 const CUTS: u32 = 60;
