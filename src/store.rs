@@ -148,7 +148,8 @@ pub(crate) struct Swept {
 /// What a new connection tells of itself.
 #[derive(Debug, Clone)]
 pub(crate) struct SessionFacts {
-    pub(crate) backend: Backend,
+    /// None where it is a pooler's, which lends it to one client after another.
+    pub(crate) backend: Option<Backend>,
     pub(crate) isolation: String,
 }
 
@@ -242,11 +243,12 @@ pub(crate) async fn sweep(conn: &mut PgConnection, mode: Mode) -> Result<Swept, 
 pub(crate) async fn session_facts(conn: &mut PgConnection, mode: Mode) -> Result<SessionFacts, Error> {
     let rows = fetch(conn, mode, sqlx::query(SESSION_FACTS)).await?;
     let row = rows.first().ok_or(Error::RowNotFound)?;
+    let backend = Backend {
+        pid: row.try_get(0)?,
+        started_at: row.try_get(1)?,
+    };
     Ok(SessionFacts {
-        backend: Backend {
-            pid: row.try_get(0)?,
-            started_at: row.try_get(1)?,
-        },
+        backend: row.try_get::<bool, _>(3)?.then_some(backend),
         isolation: row.try_get(2)?,
     })
 }
@@ -476,10 +478,14 @@ const SWEEP: &str = "\
         cross join pg_catalog.set_config('synchronous_commit', 'off', true) as f (flush) \
         cross join lateral leasehold.sweep(case when s.bound is not null and f.flush is not null then 1000 end) as w";
 
+// The last column asks whether this very statement is prepared under the name that sqlx gave it: a pooler
+// that keeps prepared statements for its clients gives them names of its own. Should sqlx choose other
+// names one day, every session is taken for a pooler's, which costs a ttl where one breaks.
 const SESSION_FACTS: &str = "\
     select pg_catalog.pg_backend_pid(), \
         (select a.backend_start from pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) as a), \
-        pg_catalog.current_setting('default_transaction_isolation')";
+        pg_catalog.current_setting('default_transaction_isolation'), \
+        exists (select from pg_catalog.pg_prepared_statement() as p where pg_catalog.starts_with(p.name, 'sqlx_s_'))";
 
 // An unnest of several arrays cannot be written with its schema; rows from can.
 const END_IDLE_BACKENDS: &str = "\

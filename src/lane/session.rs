@@ -59,7 +59,7 @@ impl Session {
             mode,
             id: SessionId {
                 number,
-                backend: (!pooler).then_some(facts.backend),
+                backend: facts.backend.filter(|_| !pooler),
             },
         })
     }

@@ -24,17 +24,25 @@ pub struct PgBouncer {
     /// `None` only while dropping: its end is the order to stop.
     lifeline: Option<ChildStdin>,
     port: Port,
+    keeps_statements: bool,
 }
 
 impl PgBouncer {
     /// Starts one that shares `server_connections` connections to `cluster` per database among
     /// all its clients. The program comes from `LEASEHOLD_PGBOUNCER`, `PATH` or `/usr/sbin`.
+    /// From 1.21 on it keeps prepared statements, 200 for each server connection.
     ///
     /// # Errors
     ///
     /// Says what is missing, or what PgBouncer said.
     pub async fn try_start(cluster: &Cluster, server_connections: u32) -> Result<Self, ClusterError> {
         let program = find_program()?;
+        let keeps_statements = version(&program)? >= KEEPS_STATEMENTS_SINCE;
+        let prepared = if keeps_statements {
+            "\nmax_prepared_statements = 200"
+        } else {
+            ""
+        };
         let port = Port::reserve()?;
         let settings = format!(
             "[databases]\n\
@@ -44,10 +52,11 @@ impl PgBouncer {
             listen_port = {}\n\
             unix_socket_dir =\n\
             auth_type = trust\n\
+            auth_user = postgres\n\
             pool_mode = transaction\n\
             default_pool_size = {server_connections}\n\
-            max_client_conn = 200\n\
-            ignore_startup_parameters = extra_float_digits",
+            max_client_conn = 1000\n\
+            ignore_startup_parameters = extra_float_digits{prepared}",
             cluster.port(),
             port.number(),
         );
@@ -66,7 +75,12 @@ impl PgBouncer {
         let mut dir = String::new();
         let stdout = child.stdout.take().expect("standard output is piped");
         let read = BufReader::new(stdout).read_line(&mut dir);
-        let bouncer = Self { child, lifeline, port };
+        let bouncer = Self {
+            child,
+            lifeline,
+            port,
+            keeps_statements,
+        };
         if !matches!(read, Ok(length) if length > 0) {
             return Err(ClusterError::new("the shell that guards PgBouncer ended".to_owned()));
         }
@@ -77,6 +91,12 @@ impl PgBouncer {
     /// Returns `options`, which must be for TCP, with PgBouncer as server.
     pub fn options(&self, options: &PgConnectOptions) -> PgConnectOptions {
         options.clone().host("127.0.0.1").port(self.port.number())
+    }
+
+    /// Whether a statement prepared by name is found again in whatever server session runs it.
+    #[must_use]
+    pub fn keeps_statements(&self) -> bool {
+        self.keeps_statements
     }
 
     async fn wait_until_ready(&self, dir: &Path) -> Result<(), ClusterError> {
@@ -116,6 +136,25 @@ fn find_program() -> Result<PathBuf, ClusterError> {
         })
 }
 
+/// Major and minor, as `PgBouncer 1.18.0` tells them.
+fn version(program: &Path) -> Result<(u32, u32), ClusterError> {
+    let output = Command::new(program).arg("--version").output();
+    let output = output.map_err(|error| ClusterError::new(format!("could not run {}: {error}", program.display())))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let mut numbers = said
+        .trim_start_matches("PgBouncer ")
+        .split('.')
+        .map_while(|number| number.parse().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(major), Some(minor)) => Ok((major, minor)),
+        _ => Err(ClusterError::new(format!(
+            "{} tells no version: {said}",
+            program.display()
+        ))),
+    }
+}
+
+const KEEPS_STATEMENTS_SINCE: (u32, u32) = (1, 21);
 const SCRIPT: &str = include_str!("pgbouncer.sh");
 const VARIABLE: &str = "LEASEHOLD_PGBOUNCER";
 const READY_WITHIN: Duration = Duration::from_secs(30);

@@ -1,5 +1,7 @@
 //! PgBouncer in transaction mode: each statement may meet another server session.
 
+mod unaware;
+
 use std::time::Duration;
 
 use leasehold::{Error, LeaseClient, Release};
@@ -143,6 +145,16 @@ async fn cycles(client: LeaseClient, number: usize) -> Vec<i64> {
 
 fn proxy(pgbouncer: &PgBouncer, db: &TestDb) -> FaultProxy {
     FaultProxy::start(([127, 0, 0, 1], pgbouncer.options(&db.options).get_port()).into())
+}
+
+/// PgBouncer where it keeps prepared statements, so that a client need not be told of it.
+async fn keeper_of_statements() -> Option<PgBouncer> {
+    let pgbouncer = pgbouncer().await?;
+    if !pgbouncer.keeps_statements() {
+        eprintln!("left out: PgBouncer keeps prepared statements from 1.21 on");
+        return None;
+    }
+    Some(pgbouncer)
 }
 
 const TTL: Duration = Duration::from_secs(10);
