@@ -20,7 +20,7 @@ use crate::lease::Lease;
 use crate::name::LockName;
 use crate::owner::{check_holder, default_holder};
 use crate::queue::{Queue, QueueOptions, Wakeup};
-use crate::store;
+use crate::store::{self, Mode};
 use crate::trust::{Terms, full_jitter, random};
 
 /// Acquires leases. One per process is enough; clones share it.
@@ -179,7 +179,7 @@ impl LeaseClient {
     /// Cancel safe: it changes nothing.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Option<LeaseInfo>, Error> {
         let name = LockName::new(name)?;
-        let held = store::held(&self.shared.pool, Some(&name)).await;
+        let held = self.look(Some(name.clone())).await;
         let held = held.map_err(|error| Error::from_database(Operation::Inspect, &name, error.into()))?;
         Ok(held.into_iter().next())
     }
@@ -194,7 +194,7 @@ impl LeaseClient {
     ///
     /// Cancel safe: it changes nothing.
     pub async fn held(&self) -> Result<Vec<LeaseInfo>, Error> {
-        store::held(&self.shared.pool, None).await.map_err(Error::list)
+        self.look(None).await.map_err(Error::list)
     }
 
     /// Ends the lease of `name` whoever holds it, and tells whether there was one. Its holder
@@ -210,8 +210,14 @@ impl LeaseClient {
     /// Once sent, it may be carried out although the future was dropped.
     pub async fn break_lease(&self, name: impl AsRef<str>) -> Result<bool, Error> {
         let name = LockName::new(name)?;
-        let broken = store::break_lease(&self.shared.pool, &name).await;
-        broken.map_err(|error| Error::from_database(Operation::Break, &name, error.into()))
+        let (shared, asked) = (Arc::clone(&self.shared), name.clone());
+        let mode = shared.lane_options.mode();
+        let broken = seen_through(mode, async move {
+            store::break_lease(&mut *shared.pool.acquire().await?, mode, &asked).await
+        });
+        broken
+            .await
+            .map_err(|error| Error::from_database(Operation::Break, &name, error.into()))
     }
 
     /// Ends the client: releases every lease it holds (each is lost with
@@ -250,6 +256,15 @@ impl LeaseClient {
 
     pub(crate) fn keeper(&self) -> Result<&Keeper, Error> {
         Ok(&self.tasks()?.keeper)
+    }
+
+    async fn look(&self, name: Option<LockName>) -> Result<Vec<LeaseInfo>, sqlx::Error> {
+        let shared = Arc::clone(&self.shared);
+        let mode = shared.lane_options.mode();
+        seen_through(mode, async move {
+            store::held(&mut *shared.pool.acquire().await?, mode, name.as_ref()).await
+        })
+        .await
     }
 
     pub(crate) fn queue(&self) -> Result<&Queue, Error> {
@@ -337,9 +352,10 @@ impl LeaseClientBuilder {
     }
 
     /// The pool goes through a pooler in transaction mode, such as PgBouncer: statements are sent
-    /// unnamed, each in a transaction of its own, at the price of two more round trips. Not needed
-    /// with PgBouncer 1.21 or newer and its `max_prepared_statements`. Notifications need a
-    /// [`listener_url`](Self::listener_url) then.
+    /// unnamed, each in a transaction of its own, at the price of two more round trips, and so is a
+    /// [`fence`](crate::Lease::fence) in the transaction it is called in. Not needed with PgBouncer
+    /// 1.21 or newer and its `max_prepared_statements`. Notifications need a
+    /// [`listener_url`](Self::listener_url) either way.
     pub fn pooler(mut self, pooler: bool) -> Self {
         self.pooler = pooler;
         self
@@ -455,6 +471,19 @@ fn unquoted(message: &str) -> String {
         (Some(open), Some(close)) if open < close => format!("{}…{}", &message[..open], &message[close + 1..]),
         _ => message.to_owned(),
     }
+}
+
+/// Carries a statement on the application's pool to its end where it is wrapped in a transaction: dropped
+/// in between, the connection would go back to the pool with the transaction open.
+async fn seen_through<T: Send + 'static>(
+    mode: Mode,
+    statement: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
+) -> Result<T, sqlx::Error> {
+    if !mode.wrapped {
+        return statement.await;
+    }
+    let ended = tokio::spawn(statement).await;
+    ended.unwrap_or(Err(sqlx::Error::WorkerCrashed))
 }
 
 const MAX_ANSWER_WITHIN: Duration = Duration::from_secs(60 * 60);

@@ -41,7 +41,7 @@ use crate::belief::Belief;
 use crate::name::LockName;
 use crate::owner::OwnerToken;
 use crate::roster::Roster;
-use crate::store::{AcquireArgs, Beat, ClientArgs, NotGranted, ReleaseArgs, RenewArgs, RenewOutcome};
+use crate::store::{AcquireArgs, Beat, ClientArgs, Mode, NotGranted, ReleaseArgs, RenewArgs, RenewOutcome};
 use crate::token::FencingToken;
 use crate::trust::Moment;
 
@@ -55,6 +55,7 @@ pub(crate) type Fault = Arc<sqlx::Error>;
 pub(crate) struct Lane {
     inbox: mpsc::UnboundedSender<Request>,
     last_fault: Arc<Mutex<Option<Fault>>>,
+    options: LaneOptions,
 }
 
 /// How the lane sends.
@@ -64,12 +65,25 @@ pub(crate) struct LaneOptions {
     pub(crate) pooler: bool,
 }
 
+impl LaneOptions {
+    pub(crate) fn mode(self) -> Mode {
+        Mode {
+            prepared: !self.pooler,
+            wrapped: self.pooler,
+        }
+    }
+}
+
 impl Lane {
     /// Starts the task. The connection is made when the first request comes.
     pub(crate) fn start(pool: PgPool, options: LaneOptions) -> Self {
         let (inbox, requests) = mpsc::unbounded_channel();
         let last_fault = Arc::default();
-        let lane = Self { inbox, last_fault };
+        let lane = Self {
+            inbox,
+            last_fault,
+            options,
+        };
         tokio::spawn(task::Task::new(pool, options, requests, &lane).run());
         lane
     }
@@ -79,7 +93,13 @@ impl Lane {
     pub(crate) fn scripted() -> (Self, mpsc::UnboundedReceiver<Request>) {
         let (inbox, requests) = mpsc::unbounded_channel();
         let last_fault = Arc::default();
-        (Self { inbox, last_fault }, requests)
+        let options = LaneOptions { pooler: false };
+        let lane = Self {
+            inbox,
+            last_fault,
+            options,
+        };
+        (lane, requests)
     }
 
     /// Asks once. The answer may be `Busy`; the caller asks again.
@@ -148,6 +168,11 @@ impl Lane {
         if self.inbox.send(Request::Close(reply)).is_ok() {
             let _ = closed.await;
         }
+    }
+
+    /// How statements are sent where the pool leads.
+    pub(crate) fn mode(&self) -> Mode {
+        self.options.mode()
     }
 
     /// What the connection last complained of, while it is down.

@@ -14,7 +14,7 @@ use tracing::debug;
 use crate::error::{Error, LeaseLost, LossCause, Operation, is_fenced};
 use crate::keeper::{Held, Keeper};
 use crate::lane::{Fault, Lane, ReleaseAnswer};
-use crate::store;
+use crate::store::{self, Mode};
 use crate::token::FencingToken;
 
 /// A lease that this process holds, renewed in the background until it is dropped or released.
@@ -192,7 +192,7 @@ impl Lease {
     /// # }
     /// ```
     pub async fn fence(&self, tx: &mut PgTransaction<'_>) -> Result<(), Error> {
-        fence(&self.held, tx).await
+        fence(&self.held, self.lane.mode(), tx).await
     }
 
     /// Begins a transaction on `pool` and fences it: see [`fence`](Self::fence).
@@ -218,14 +218,14 @@ impl Lease {
     /// # }
     /// ```
     pub async fn begin(&self, pool: &PgPool) -> Result<PgTransaction<'static>, Error> {
-        let (held, pool) = (self.held.clone(), pool.clone());
+        let (held, mode, pool) = (self.held.clone(), self.lane.mode(), pool.clone());
         let begun = tokio::spawn(async move {
             let mut tx = pool.begin().await.map_err(|error| Error::Database {
                 operation: Operation::Fence,
                 name: held.name.clone(),
                 source: error.into(),
             })?;
-            fence(&held, &mut tx).await?;
+            fence(&held, mode, &mut tx).await?;
             Ok(tx)
         });
         match begun.await {
@@ -315,11 +315,11 @@ impl From<ReleaseAnswer> for Release {
     }
 }
 
-async fn fence(held: &Held, tx: &mut PgTransaction<'_>) -> Result<(), Error> {
+async fn fence(held: &Held, mode: Mode, tx: &mut PgTransaction<'_>) -> Result<(), Error> {
     if let Some(cause) = held.belief.loss() {
         return Err(lost(held, cause).into());
     }
-    let Err(refused) = store::fence(tx, &held.name, held.token, held.owner).await else {
+    let Err(refused) = store::fence(tx, &held.name, held.token, held.owner, mode.prepared).await else {
         return Ok(());
     };
     if is_fenced(&refused) {

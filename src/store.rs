@@ -281,8 +281,10 @@ pub(crate) async fn fence(
     name: &LockName,
     token: FencingToken,
     owner: OwnerToken,
+    prepared: bool,
 ) -> Result<(), Error> {
     sqlx::query(FENCE)
+        .persistent(prepared)
         .bind(name.as_str())
         .bind(token)
         .bind(owner.uuid())
@@ -322,25 +324,18 @@ fn found(row: &PgRow) -> Result<Finding, Error> {
     })
 }
 
-pub(crate) async fn break_lease<'c>(
-    executor: impl Executor<'c, Database = Postgres>,
-    name: &LockName,
-) -> Result<bool, Error> {
-    sqlx::query(BREAK_LEASE)
-        .bind(name.as_str())
-        .fetch_one(executor)
-        .await?
-        .try_get(0)
+pub(crate) async fn break_lease(conn: &mut PgConnection, mode: Mode, name: &LockName) -> Result<bool, Error> {
+    let rows = fetch(conn, mode, sqlx::query(BREAK_LEASE).bind(name.as_str())).await?;
+    rows.first().ok_or(Error::RowNotFound)?.try_get(0)
 }
 
 /// The held leases: of one name, or all in order of their names.
-pub(crate) async fn held<'c>(
-    executor: impl Executor<'c, Database = Postgres>,
+pub(crate) async fn held(
+    conn: &mut PgConnection,
+    mode: Mode,
     name: Option<&LockName>,
 ) -> Result<Vec<LeaseInfo>, Error> {
-    sqlx::query(HELD)
-        .bind(name.map(LockName::as_str))
-        .fetch_all(executor)
+    fetch(conn, mode, sqlx::query(HELD).bind(name.map(LockName::as_str)))
         .await?
         .iter()
         .map(|row| {

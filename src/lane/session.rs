@@ -9,6 +9,8 @@ use crate::error::{is_read_only, sql_state};
 use crate::info::Finding;
 use crate::store::{self, Backend, Mode};
 
+use super::LaneOptions;
+
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) conn: PgConnection,
@@ -26,7 +28,7 @@ pub(super) struct SessionId {
 }
 
 impl Session {
-    pub(super) async fn connect(pool: &PgPool, pooler: bool, number: u64) -> Result<Self, sqlx::Error> {
+    pub(super) async fn connect(pool: &PgPool, lane: LaneOptions, number: u64) -> Result<Self, sqlx::Error> {
         // The lane's own few statements stay prepared whatever the application chose for its
         // connections: with a cache of none, sqlx would prepare a new one each time and never
         // let go of it.
@@ -35,10 +37,7 @@ impl Session {
             .statement_cache_capacity(STATEMENTS)
             .disable_statement_logging();
         let mut conn = PgConnection::connect_with(&options).await?;
-        let mut mode = Mode {
-            prepared: !pooler,
-            wrapped: pooler,
-        };
+        let mut mode = lane.mode();
         let facts = store::session_facts(&mut conn, mode).await?;
         // Read committed is what the protocol is written for.
         mode.wrapped |= facts.isolation != "read committed";
@@ -59,7 +58,7 @@ impl Session {
             mode,
             id: SessionId {
                 number,
-                backend: facts.backend.filter(|_| !pooler),
+                backend: facts.backend.filter(|_| !lane.pooler),
             },
         })
     }

@@ -297,7 +297,7 @@ impl Task {
             .unwrap_or(MAX_PATIENCE)
             .clamp(MIN_CONNECT, MAX_PATIENCE);
         self.sessions += 1;
-        let attempt = Session::connect(&self.pool, self.options.pooler, self.sessions);
+        let attempt = Session::connect(&self.pool, self.options, self.sessions);
         let fault = match timeout(patience, attempt).await {
             Ok(Ok(session)) => {
                 debug!(connection = ?session.id(), "lane connected");

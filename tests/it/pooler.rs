@@ -1,5 +1,6 @@
 //! PgBouncer in transaction mode: each statement may meet another server session.
 
+mod pool;
 mod unaware;
 
 use std::time::Duration;
@@ -21,7 +22,7 @@ async fn clients_share_two_server_sessions_of_a_transaction_pooler_without_an_er
         .map(|_| {
             behind
                 .builder()
-                .pooler(true)
+                .pooler(!pgbouncer.keeps_statements())
                 .ttl(TTL)
                 .renew_every(TTL / 20)
                 .build()
@@ -75,13 +76,13 @@ async fn every_new_connection_through_the_pooler_serves_at_its_first_try() {
     let Some(pgbouncer) = pgbouncer().await else { return };
     let db = TestDb::own("faults_pooler_connects").await;
     let proxy = proxy(&pgbouncer, &db);
-    let behind = db.through(&proxy);
+    let behind = TestDb::with(proxy.options(&db.options));
 
     let tasks: Vec<_> = (0..CONNECTIONS)
         .map(|number| {
             let client = behind
                 .builder()
-                .pooler(true)
+                .pooler(!pgbouncer.keeps_statements())
                 .ttl(TTL)
                 .answer_within(SOON)
                 .build()
@@ -104,7 +105,12 @@ async fn broken_connection_to_the_pooler_costs_no_lease() {
     let Some(pgbouncer) = pgbouncer().await else { return };
     let db = TestDb::own("faults_pooler_breaks").await;
     let proxy = proxy(&pgbouncer, &db);
-    let leases = db.through(&proxy).builder().pooler(true).ttl(TTL).build().unwrap();
+    let leases = TestDb::with(proxy.options(&db.options))
+        .builder()
+        .pooler(!pgbouncer.keeps_statements())
+        .ttl(TTL)
+        .build()
+        .unwrap();
     let lease = leases.acquire("kept").await.unwrap();
 
     for round in 0..4 {
