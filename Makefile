@@ -48,7 +48,7 @@ moves: ## Promotes, restores, copies, upgrades and crashes real clusters; a line
 	@scripts/setup postgres
 	$(CARGO) test --features $(FEATURES) --test moves
 
-matrix: setup ## The integration tests on PostgreSQL 14 to 18; fetches the servers that are missing with npm.
+matrix: setup ## The integration tests on PostgreSQL 14 to 18 and through PgBouncer; fetches what is missing.
 	scripts/matrix
 
 soak: setup ## The long tests, a million cycles and more, with their figures.

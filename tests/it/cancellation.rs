@@ -9,7 +9,7 @@ mod unanswered;
 use std::time::Duration;
 
 use leasehold::{Lease, LeaseClient};
-use leasehold_testkit::{Cluster, FaultProxy, eventually};
+use leasehold_testkit::{FaultProxy, eventually};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Connection, PgConnection, PgPool};
 use tokio::task::JoinSet;
@@ -106,7 +106,7 @@ async fn dropped_close_closes_all_the_same() {
 
     for polls in 1..POLLS {
         for when in [Drop::Pending(polls), Drop::Woken(polls)] {
-            let leases = client(&stage.pool);
+            let leases = client(&stage.direct, &stage.pool);
             let lease = leases.acquire(stage.name()).await.unwrap();
             let _ = dropped(when, leases.close()).await;
             assert!(leases.try_acquire(stage.name()).await.is_err());
@@ -207,17 +207,18 @@ struct Stage {
 impl Stage {
     async fn set() -> Self {
         let direct = TestDb::shared().await;
-        let proxy = FaultProxy::start(Cluster::shared().await.addr());
+        let proxy = direct.proxy();
         let names = unique_name!();
         let application = uuid::Uuid::new_v4().to_string();
+        let behind = direct.through(&proxy).as_application(&application);
         let pool = PgPoolOptions::new()
             .max_connections(POOL)
             .acquire_timeout(LONG)
-            .connect_lazy_with(proxy.options(&direct.options).application_name(&application));
+            .connect_lazy_with(behind.options.clone());
         Self {
             names,
+            leases: client(&behind, &pool),
             application,
-            leases: client(&pool),
             pool,
             proxy,
             direct,
@@ -278,8 +279,8 @@ impl Stage {
     }
 }
 
-fn client(pool: &PgPool) -> LeaseClient {
-    let client = LeaseClient::builder(pool.clone()).ttl(LONG).renew_every(RENEW_EVERY);
+fn client(db: &TestDb, pool: &PgPool) -> LeaseClient {
+    let client = db.builder_on(pool).ttl(LONG).renew_every(RENEW_EVERY);
     client.build().unwrap()
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use leasehold::{Lease, LossCause};
-use leasehold_testkit::{Cluster, FaultProxy, eventually};
+use leasehold_testkit::eventually;
 use sqlx::postgres::PgConnectOptions;
 use tokio::runtime::Runtime;
 
@@ -130,8 +130,8 @@ async fn lease_that_outlives_its_clients_runtime_knows_when_it_ends_and_drops_qu
 #[tokio::test]
 async fn drop_does_not_block_while_the_database_does_not_answer() {
     let (direct, name) = (TestDb::shared().await, unique_name!());
-    let proxy = FaultProxy::start(Cluster::shared().await.addr());
-    let leases = TestDb::with(proxy.options(&direct.options)).client();
+    let proxy = direct.proxy();
+    let leases = direct.through(&proxy).client();
     let lease = leases.acquire(&name).ttl(LONG).await.unwrap();
     proxy.pause();
 

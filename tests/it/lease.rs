@@ -246,7 +246,7 @@ async fn token_of_a_lease_held_on_after_its_release_fences_no_more() {
 #[tokio::test]
 async fn holder_label_is_the_acquisitions_else_the_clients_else_application_host_and_pid() {
     let db = TestDb::shared().await;
-    let db = TestDb::with(db.options.clone().application_name("billing"));
+    let db = db.as_application("billing");
     let (own, of_client, default) = (unique_name!(), unique_name!(), unique_name!());
     let labelled = db.builder().holder("batch").build().unwrap();
 

@@ -1,6 +1,7 @@
 //! PgBouncer in transaction mode: each statement may meet another server session.
 
 mod pool;
+mod through;
 mod unaware;
 
 use std::time::Duration;

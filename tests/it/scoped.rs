@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::{Error, FencingToken, LeaseClient, LossCause};
-use leasehold_testkit::{Cluster, FaultProxy, eventually};
+use leasehold_testkit::eventually;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -245,8 +245,8 @@ async fn close_loses_and_releases_every_lease_of_all_clones() {
 #[tokio::test]
 async fn closed_client_closes_its_connection_and_clones_had_but_one() {
     let (direct, name) = (TestDb::shared().await, unique_name!());
-    let proxy = FaultProxy::start(Cluster::shared().await.addr());
-    let leases = TestDb::with(proxy.options(&direct.options)).client();
+    let proxy = direct.proxy();
+    let leases = direct.through(&proxy).client();
 
     let _a = leases.acquire(format!("{name}:a")).await.unwrap();
     let _b = leases.clone().acquire(format!("{name}:b")).await.unwrap();
@@ -285,8 +285,9 @@ async fn close_leaves_nothing_behind_of_acquisitions_under_way() {
 #[tokio::test]
 async fn close_is_bounded_when_the_database_does_not_answer() {
     let (direct, name) = (TestDb::shared().await, unique_name!());
-    let proxy = FaultProxy::start(Cluster::shared().await.addr());
-    let leases = TestDb::with(proxy.options(&direct.options))
+    let proxy = direct.proxy();
+    let leases = direct
+        .through(&proxy)
         .builder()
         .answer_within(Duration::from_millis(500))
         .build()
@@ -307,8 +308,9 @@ async fn close_is_bounded_when_the_database_does_not_answer() {
 async fn close_ends_a_wait_without_a_limit_although_the_database_does_not_answer() {
     let (direct, name) = (TestDb::shared().await, unique_name!());
     let _held = direct.client().acquire(&name).ttl(LONG).await.unwrap();
-    let proxy = FaultProxy::start(Cluster::shared().await.addr());
-    let leases = TestDb::with(proxy.options(&direct.options))
+    let proxy = direct.proxy();
+    let leases = direct
+        .through(&proxy)
         .builder()
         .answer_within(Duration::from_millis(500))
         .build()
@@ -331,8 +333,8 @@ async fn close_ends_a_wait_without_a_limit_although_the_database_does_not_answer
 #[tokio::test]
 async fn client_that_never_asked_for_a_lease_closes_at_once() {
     let (direct, name) = (TestDb::shared().await, unique_name!());
-    let proxy = FaultProxy::start(Cluster::shared().await.addr());
-    let leases = TestDb::with(proxy.options(&direct.options)).client();
+    let proxy = direct.proxy();
+    let leases = direct.through(&proxy).client();
     let asked_at = Instant::now();
 
     leases.close().await;

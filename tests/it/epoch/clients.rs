@@ -88,7 +88,8 @@ async fn each_new_connection_through_a_pooler_looks_whose_history_it_has_come_to
     let Some(pgbouncer) = pgbouncer().await else { return };
     let db = TestDb::own("epoch_pooler").await;
     let proxy = FaultProxy::start(([127, 0, 0, 1], pgbouncer.options(&db.options).get_port()).into());
-    let leases = db.through(&proxy).builder().pooler(true).build().unwrap();
+    let behind = TestDb::with(proxy.options(&db.options));
+    let leases = behind.builder().pooler(!pgbouncer.keeps_statements()).build().unwrap();
 
     looks_on_each_connection(&db, &proxy, leases).await;
 }

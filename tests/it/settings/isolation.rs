@@ -25,7 +25,7 @@ async fn eight_tasks_on_distinct_names_fail_no_more_statement_under_serializable
         let mut tasks = JoinSet::new();
         for task in 0..TASKS {
             // A client each, so that their statements do not go out together.
-            let leases = TestDb::with(db.options.clone()).client();
+            let leases = TestDb::of_shared_cluster(db.options.clone()).await.client();
             tasks.spawn(async move {
                 for _ in 0..CYCLES {
                     let lease = leases.try_acquire(format!("task {task}")).await.unwrap().unwrap();

@@ -1,8 +1,6 @@
 //! Faults, and what the database says of a name while they last.
 
-use std::net::Ipv4Addr;
-
-use leasehold_testkit::{Cluster, FaultProxy, PgBouncer, eventually};
+use leasehold_testkit::{Cluster, PgBouncer, eventually};
 use sqlx::{Connection, PgConnection, Row as _};
 use uuid::Uuid;
 
@@ -24,19 +22,9 @@ impl Row {
 }
 
 impl TestDb {
-    /// A proxy in front of the server of this database.
-    pub(crate) fn proxy(&self) -> FaultProxy {
-        FaultProxy::start((Ipv4Addr::LOCALHOST, self.options.get_port()).into())
-    }
-
-    /// This database, reached through a proxy.
-    pub(crate) fn through(&self, proxy: &FaultProxy) -> Self {
-        Self::with(proxy.options(&self.options))
-    }
-
     /// This database, reached by sessions that bear a name of their own.
     pub(crate) fn as_application(&self, application: &str) -> Self {
-        Self::with(self.options.clone().application_name(application))
+        self.having(|options| options.application_name(application))
     }
 
     /// The server processes of an application's sessions.

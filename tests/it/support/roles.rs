@@ -23,7 +23,7 @@ pub(crate) async fn database() -> TestDb {
         run(&db, &readme_roles()).await;
         options
     });
-    TestDb::with(options.await.clone())
+    TestDb::of_shared_cluster(options.await.clone()).await
 }
 
 /// A database of the test's own in which the README's roles have their rights.
@@ -55,7 +55,7 @@ pub(crate) async fn login(name: &str, in_roles: &str, settings: &[(&str, &str)])
         };
         run(&db, &format!("alter role {name} set {setting} = {value}")).await;
     }
-    TestDb::with(db.options.username(name))
+    db.having(|options| options.username(name))
 }
 
 /// The SQL of the README's section on roles.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_testkit::{FaultProxy, PgBouncer, eventually};
+use leasehold_testkit::{Cluster, FaultProxy, PgBouncer, eventually};
 use tokio::time::Instant;
 
 use super::{NO_BEAT, QUICK_BEAT, Waiting, hand_off, recoveries, url, warnings};
@@ -16,7 +16,7 @@ async fn waiters_behind_a_pooler_are_served_by_the_heartbeat_after_one_warning()
     let (heard, _listening) = Heard::listen();
     let db = TestDb::shared().await;
     let proxy = proxy(&pgbouncer, &db);
-    let behind = db.through(&proxy).builder().pooler(true);
+    let behind = TestDb::with(proxy.options(&db.options)).builder().pooler(true);
     let leases = behind.heartbeat_every(QUICK_BEAT).build().unwrap();
 
     for _ in 0..2 {
@@ -40,10 +40,15 @@ async fn waiters_behind_a_pooler_are_notified_through_a_listener_url_past_it() {
     let Some(pgbouncer) = pgbouncer().await else { return };
     let (heard, _listening) = Heard::listen();
     let db = TestDb::shared().await;
-    let (to_pooler, to_server) = (proxy(&pgbouncer, &db), db.proxy());
-    let behind = db.through(&to_pooler).builder().pooler(true);
+    let (to_pooler, to_server) = (
+        proxy(&pgbouncer, &db),
+        FaultProxy::start(Cluster::shared().await.addr()),
+    );
+    let behind = TestDb::with(to_pooler.options(&db.options))
+        .builder()
+        .pooler(!pgbouncer.keeps_statements());
     let leases = behind
-        .listener_url(url(&db.through(&to_server)))
+        .listener_url(url(&TestDb::with(to_server.options(&db.options))))
         .heartbeat_every(NO_BEAT)
         .build()
         .unwrap();
@@ -63,9 +68,9 @@ async fn listener_behind_a_pooler_is_found_out_to_be_deaf_and_tried_again_now_an
     let (heard, _listening) = Heard::listen();
     let db = TestDb::shared().await;
     let to_pooler = proxy(&pgbouncer, &db);
-    let leases = db
+    let leases = TestDb::with(db.options.clone())
         .builder()
-        .listener_url(url(&db.through(&to_pooler)))
+        .listener_url(url(&TestDb::with(to_pooler.options(&db.options))))
         .heartbeat_every(QUICK_BEAT)
         .build()
         .unwrap();
