@@ -11,6 +11,7 @@ mod cluster;
 mod guardian;
 mod install;
 mod load;
+mod patroni;
 mod pgbouncer;
 mod proxy;
 mod server;
@@ -19,6 +20,7 @@ mod wait;
 
 pub use cluster::{Backup, Builder, Cluster, ClusterError, StopMode};
 pub use load::CpuHog;
+pub use patroni::Patroni;
 pub use pgbouncer::PgBouncer;
 pub use proxy::FaultProxy;
 pub use wait::{Outcome, eventually};
