@@ -42,6 +42,7 @@ mod lease;
 mod migrate;
 mod name;
 mod owner;
+mod place;
 mod queue;
 mod roster;
 mod store;

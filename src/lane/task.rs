@@ -138,6 +138,7 @@ impl Task {
                 }
             }
             self.drop_unwanted();
+            self.follow_pool();
             if self.is_idle() && (self.is_closing || !self.is_open) {
                 self.part().await;
                 if !self.is_open {
@@ -154,6 +155,15 @@ impl Task {
                 Step::Sweep => self.sweep().await,
                 Step::WaitUntil(at) => self.wait_until(at).await,
             }
+        }
+    }
+
+    /// Leaves a server that the pool has left: the old primary after a failover, which may well go on.
+    fn follow_pool(&mut self) {
+        let left = self.session.take_if(|session| !session.is_where(&self.pool));
+        if let Some(session) = left {
+            debug!(connection = ?session.id(), "the pool connects elsewhere now, lane follows");
+            self.connect_at = Instant::now();
         }
     }
 

@@ -15,12 +15,14 @@
 //! 2. A listener is believed only once it has heard: it is pinged when it begins to listen, and
 //!    whenever a heartbeat finds a waiter that should have been woken. Nothing else would show that
 //!    its packets are swallowed, or that a pooler listens in its place.
-//! 3. Without a listener waiters are woken by the heartbeat. That is said once.
+//! 3. A listener whose server the pool has left is replaced with the next heartbeat.
+//! 4. Without a listener waiters are woken by the heartbeat. That is said once.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::PgPool;
+use sqlx::postgres::PgConnectOptions;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -28,6 +30,7 @@ use tracing::{debug, info, warn};
 use super::listener::{Heard, Listener};
 use super::{Queue, QueueOptions, Wakeup, alarm};
 use crate::lane::{Fault, Lane};
+use crate::place::is_same_place;
 use crate::roster::{Roster, Woken};
 use crate::store::{Beat, ClientArgs, ticket};
 use crate::trust::{full_jitter, random};
@@ -60,6 +63,8 @@ pub(super) struct Task {
     listens: bool,
     listener: Option<Listener>,
     listeners: u64,
+    /// What the latest was opened with.
+    opened_with: Option<PgConnectOptions>,
     /// When to open the next one.
     open_at: Instant,
     /// When to close it, since nobody waits.
@@ -99,6 +104,7 @@ impl Task {
             listens,
             listener: None,
             listeners: 0,
+            opened_with: None,
             open_at: Instant::now(),
             close_at: None,
             is_to_ping: false,
@@ -171,6 +177,7 @@ impl Task {
             self.close_at = self.listener.is_some().then(|| now + QUIET);
             return;
         }
+        self.follow_pool();
         let ping = std::mem::take(&mut self.is_to_ping);
         self.has_heard &= !ping;
         let beats = self.lane.heartbeat(self.client, Arc::clone(&self.roster), ping);
@@ -190,16 +197,30 @@ impl Task {
 
     fn open(&mut self) {
         self.listeners += 1;
-        let options = match &self.options.listen_at {
-            Some(options) => options.clone(),
-            None => (*self.pool.connect_options()).clone(),
-        };
+        let options = self.listen_at();
+        self.opened_with = Some(options.clone());
         self.listener = Some(Listener::open(
             options,
             self.client.id,
             self.listeners,
             self.heard_to.clone(),
         ));
+    }
+
+    fn listen_at(&self) -> PgConnectOptions {
+        let chosen = self.options.listen_at.clone();
+        chosen.unwrap_or_else(|| (*self.pool.connect_options()).clone())
+    }
+
+    /// Leaves a server that the pool has left: nobody tells anything there any more.
+    fn follow_pool(&mut self) {
+        let has_left = |at: &PgConnectOptions| !is_same_place(at, &self.listen_at());
+        if self.listener.is_some() && self.opened_with.as_ref().is_some_and(has_left) {
+            debug!("the pool connects elsewhere now, listener follows");
+            self.listener = None;
+            self.hear_by = None;
+            self.open_at = Instant::now();
+        }
     }
 
     fn hear(&mut self, number: u64, heard: Heard) {

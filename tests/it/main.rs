@@ -10,6 +10,7 @@ mod dropping;
 mod durability;
 mod epoch;
 mod events;
+mod failover;
 mod fence;
 mod fence_counterexamples;
 mod fence_plans;
