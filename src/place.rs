@@ -1,7 +1,25 @@
 //! Where connect options lead. A pool's may be changed while it runs: new credentials change nothing
 //! for an open connection, another server does.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
+use tokio::time::sleep;
+
+/// Whether the pool connects elsewhere now than when it had these options.
+pub(crate) fn has_left(pool: &PgPool, options: &Arc<PgConnectOptions>) -> bool {
+    let now = pool.connect_options();
+    !Arc::ptr_eq(&now, options) && !is_same_place(&now, options)
+}
+
+/// Returns once the pool connects elsewhere.
+pub(crate) async fn leaves(pool: PgPool, options: Arc<PgConnectOptions>) {
+    while !has_left(&pool, &options) {
+        sleep(LOOK_EVERY).await;
+    }
+}
 
 /// Whether both lead to the same database of the same server.
 pub(crate) fn is_same_place(one: &PgConnectOptions, other: &PgConnectOptions) -> bool {
@@ -15,6 +33,8 @@ pub(crate) fn is_same_place(one: &PgConnectOptions, other: &PgConnectOptions) ->
     };
     place(one) == place(other)
 }
+
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {

@@ -1,15 +1,11 @@
-//! One connection of the lane: made with the pool's options, read afresh each time, so that
-//! rotated credentials work. One whose server the pool has left for another is left too.
-
-use std::sync::Arc;
+//! One connection of the lane, and what an error on it means.
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{ConnectOptions, Connection, PgPool};
+use sqlx::{ConnectOptions, Connection};
 use tracing::{debug, warn};
 
 use crate::error::{is_read_only, sql_state};
 use crate::info::Finding;
-use crate::place::is_same_place;
 use crate::store::{self, Backend, Mode};
 
 use super::LaneOptions;
@@ -19,8 +15,6 @@ pub(super) struct Session {
     pub(super) conn: PgConnection,
     pub(super) mode: Mode,
     id: SessionId,
-    /// What it was made with.
-    options: Arc<PgConnectOptions>,
 }
 
 /// Which connection it is, for when it is gone.
@@ -33,16 +27,15 @@ pub(super) struct SessionId {
 }
 
 impl Session {
-    pub(super) async fn connect(pool: &PgPool, lane: LaneOptions, number: u64) -> Result<Self, sqlx::Error> {
+    pub(super) async fn connect(options: &PgConnectOptions, lane: LaneOptions, number: u64) -> Result<Self, sqlx::Error> {
         // The lane's own few statements stay prepared whatever the application chose for its
         // connections: with a cache of none, sqlx would prepare a new one each time and never
         // let go of it.
-        let options = pool.connect_options();
-        let lane_options = (*options)
+        let options = options
             .clone()
             .statement_cache_capacity(STATEMENTS)
             .disable_statement_logging();
-        let mut conn = PgConnection::connect_with(&lane_options).await?;
+        let mut conn = PgConnection::connect_with(&options).await?;
         let mut mode = lane.mode();
         let facts = store::session_facts(&mut conn, mode).await?;
         // Read committed is what the protocol is written for.
@@ -66,14 +59,7 @@ impl Session {
                 number,
                 backend: facts.backend.filter(|_| !lane.pooler),
             },
-            options,
         })
-    }
-
-    /// Whether it is where the pool would connect to now.
-    pub(super) fn is_where(&self, pool: &PgPool) -> bool {
-        let options = pool.connect_options();
-        Arc::ptr_eq(&options, &self.options) || is_same_place(&options, &self.options)
     }
 
     pub(super) fn id(&self) -> SessionId {

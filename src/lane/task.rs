@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgPool};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -21,6 +22,7 @@ use super::{
     Request,
 };
 use crate::error::is_read_only;
+use crate::place::{has_left, leaves};
 use crate::trust::{full_jitter, random};
 
 #[derive(Debug)]
@@ -43,6 +45,9 @@ pub(super) struct Task {
     closers: Vec<tokio::sync::oneshot::Sender<()>>,
 
     pub(super) session: Option<Session>,
+    /// What it was made with: the pool's options, read afresh each time, so that rotated credentials
+    /// work.
+    options_of_session: Arc<PgConnectOptions>,
     sessions: u64,
     pub(super) ghosts: Ghosts,
     /// Failed tries to connect, or statements cut off, since the last answer.
@@ -103,7 +108,6 @@ impl Task {
     ) -> Self {
         let now = Instant::now();
         Self {
-            pool,
             options,
             inbox,
             is_open: true,
@@ -116,6 +120,7 @@ impl Task {
             is_closing: false,
             closers: Vec::new(),
             session: None,
+            options_of_session: pool.connect_options(),
             sessions: 0,
             ghosts: Ghosts::default(),
             failures: 0,
@@ -125,6 +130,7 @@ impl Task {
             shrink: 0,
             answers: 0,
             last: Turn::Acquire,
+            pool,
         }
     }
 
@@ -160,11 +166,16 @@ impl Task {
 
     /// Leaves a server that the pool has left: the old primary after a failover, which may well go on.
     fn follow_pool(&mut self) {
-        let left = self.session.take_if(|session| !session.is_where(&self.pool));
-        if let Some(session) = left {
-            debug!(connection = ?session.id(), "the pool connects elsewhere now, lane follows");
+        if self.session.is_some() && has_left(&self.pool, &self.options_of_session) {
+            debug!("the pool connects elsewhere now, lane follows");
+            self.session = None;
             self.connect_at = Instant::now();
         }
+    }
+
+    /// Returns once the pool has left the server that the lane is on, or connects to.
+    fn pool_leaves(&self) -> impl Future<Output = ()> + use<> {
+        leaves(self.pool.clone(), Arc::clone(&self.options_of_session))
     }
 
     /// Closes the connection, and tells those who have asked for it.
@@ -307,8 +318,14 @@ impl Task {
             .unwrap_or(MAX_PATIENCE)
             .clamp(MIN_CONNECT, MAX_PATIENCE);
         self.sessions += 1;
-        let attempt = Session::connect(&self.pool, self.options, self.sessions);
-        let fault = match timeout(patience, attempt).await {
+        self.options_of_session = self.pool.connect_options();
+        let options = Arc::clone(&self.options_of_session);
+        let attempt = Session::connect(&options, self.options, self.sessions);
+        let attempt = tokio::select! {
+            attempt = timeout(patience, attempt) => attempt,
+            () = self.pool_leaves() => return self.failed(left("connecting")),
+        };
+        let fault = match attempt {
             Ok(Ok(session)) => {
                 debug!(connection = ?session.id(), "lane connected");
                 self.session = Some(session);
@@ -331,7 +348,9 @@ impl Task {
     fn failed(&mut self, fault: Fault) {
         let pause = full_jitter(RECONNECT_BASE, RECONNECT_CAP, self.failures, random());
         // The first reconnect goes at once: a restarted server or an idle time-out is common.
-        self.connect_at = Instant::now() + if self.failures == 0 { Duration::ZERO } else { pause };
+        let is_elsewhere = has_left(&self.pool, &self.options_of_session);
+        let at_once = self.failures == 0 || is_elsewhere;
+        self.connect_at = Instant::now() + if at_once { Duration::ZERO } else { pause };
         self.failures = self.failures.saturating_add(1);
         warn!(error = %fault, failures = self.failures, "lane lost its connection, reconnecting");
         *self.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
@@ -347,22 +366,28 @@ impl Task {
     ) -> Sent<T> {
         let mut limit = Instant::now() + patience;
         let mut statement = pin!(statement);
-        let (session, answer) = loop {
+        let mut pool_leaves = pin!(self.pool_leaves());
+        let answered = loop {
             tokio::select! {
                 biased;
-                answered = &mut statement => break answered,
+                answered = &mut statement => break Ok(answered),
                 request = self.inbox.recv(), if self.is_open => {
                     self.received(request);
                     if let Some(patience) = self.renewal_patience() {
                         limit = limit.min(Instant::now() + patience);
                     }
                 }
-                () = sleep_until(limit) => {
-                    self.ghosts.give_up(on);
-                    let fault = timed_out("waiting for an answer");
-                    self.failed(Arc::clone(&fault));
-                    return Sent::Cut(fault);
-                }
+                () = sleep_until(limit) => break Err(timed_out("waiting for an answer")),
+                // It may never be answered there, and what is answered there no longer counts.
+                () = &mut pool_leaves => break Err(left("waiting for an answer")),
+            }
+        };
+        let (session, answer) = match answered {
+            Ok(answered) => answered,
+            Err(fault) => {
+                self.ghosts.give_up(on);
+                self.failed(Arc::clone(&fault));
+                return Sent::Cut(fault);
             }
         };
         let fault = match answer {
@@ -410,11 +435,18 @@ impl Task {
 }
 
 fn timed_out(what: &str) -> Fault {
-    let message = format!("no answer in time while {what}");
-    Arc::new(sqlx::Error::Io(std::io::Error::new(
-        std::io::ErrorKind::TimedOut,
-        message,
-    )))
+    fault(std::io::ErrorKind::TimedOut, format!("no answer in time while {what}"))
+}
+
+fn left(what: &str) -> Fault {
+    fault(
+        std::io::ErrorKind::ConnectionAborted,
+        format!("the pool has left the server while {what}"),
+    )
+}
+
+fn fault(kind: std::io::ErrorKind, message: String) -> Fault {
+    Arc::new(sqlx::Error::Io(std::io::Error::new(kind, message)))
 }
 
 const MAX_SHRINK: u32 = 14;

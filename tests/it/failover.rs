@@ -65,6 +65,30 @@ async fn waiter_and_its_listener_leave_the_old_primary_when_the_pool_does() {
 }
 
 #[tokio::test]
+async fn lane_gives_up_a_server_that_says_nothing_when_the_pool_leaves_it() {
+    let pair = Pair::start("silent").await;
+    let leases = pair.application.builder().answer_within(SOON).build().unwrap();
+    let kept = leases.acquire("kept").ttl(MINUTE).await.unwrap();
+
+    // One statement is under way, and whoever asks next finds nobody to connect to.
+    let standby = pair.freeze_primary();
+    let acquiring = tokio::spawn(leases.acquire("under way").ttl(MINUTE).into_future());
+    standby.promote().await;
+    let left_at = Instant::now();
+    pair.lead_over();
+    let lease = timeout(SOON, acquiring).await.unwrap().unwrap().unwrap();
+    let took = left_at.elapsed();
+
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert!(lease.fencing_token() > kept.fencing_token());
+    assert_eq!(
+        pair.new.row("under way").await.unwrap().token,
+        lease.fencing_token().get()
+    );
+    kept.renew().await.unwrap();
+}
+
+#[tokio::test]
 async fn new_credentials_alone_do_not_cost_the_lane_its_connection() {
     let shared = TestDb::shared().await;
     let db = shared.as_application("rotated");
@@ -98,7 +122,7 @@ async fn recipe_leads_pool_and_client_to_the_new_primary_and_never_back() {
     before.begin(&pool).await.unwrap().rollback().await.unwrap();
     assert_eq!(port(&pool).await, pair.primary.port());
 
-    // It answers nothing, and its kernel takes everything in. So does what is under way.
+    // With a transaction under way.
     let under_way = before.begin(&pool).await.unwrap();
     let frozen = pair.primary.processes("");
     frozen.iter().for_each(|pid| assert!(signals::stop(*pid)));
@@ -173,8 +197,20 @@ impl Pair {
         })
         .await;
         self.standby.promote().await;
+        self.lead_over();
+    }
+
+    fn lead_over(&self) {
         let options = self.application.options.clone().port(self.standby.port());
         self.application.pool.set_connect_options(options);
+    }
+
+    /// The primary answers nothing any more, and its kernel takes everything in. Returns the standby.
+    fn freeze_primary(&self) -> &Cluster {
+        for pid in self.primary.processes("") {
+            assert!(signals::stop(pid));
+        }
+        &self.standby
     }
 }
 
@@ -195,3 +231,5 @@ async fn port(pool: &PgPool) -> u16 {
         .unwrap();
     u16::try_from(port).unwrap()
 }
+
+const MINUTE: Duration = Duration::from_secs(60);
