@@ -11,10 +11,10 @@ export LEASEHOLD_SQLX_CLI := $(CURDIR)/target/tools/bin/sqlx
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo turns recipes test model moves matrix soak handoff torture mutants fuzz broken fmt lint docs deny setup clean
+.PHONY: help demo turns recipes test model moves matrix soak handoff failover torture mutants fuzz broken fmt lint docs deny setup clean
 
 help: ## This list.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## A paused worker's stale write, refused by PostgreSQL. Uses DATABASE_URL when set.
 	@[ -n "$$DATABASE_URL" ] || scripts/setup postgres
@@ -57,6 +57,12 @@ soak: setup ## The long tests, a million cycles and more, with their figures.
 handoff: ## More than 100,000 hand-offs, judged and counted; the last line is JSON.
 	@scripts/setup postgres
 	$(CARGO) bench --quiet --bench handoff
+
+failover: ## Patroni and etcd, two nodes: every way to lose the leader, under load; a line of JSON for each.
+	@scripts/setup postgres
+	@if scripts/setup patroni; then \
+		$(CARGO) run --quiet --example failover -- target/tools/patroni "$(CASE)"; \
+	else echo 'Patroni or etcd cannot be had here, see above: the failover was NOT tried'; fi
 
 torture: ## Faults for MINUTES=10 on processes and server, the whole history judged; SEED=n asks for it again.
 	@scripts/setup postgres faketime
