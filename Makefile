@@ -61,7 +61,7 @@ handoff: ## More than 100,000 hand-offs, judged and counted; the last line is JS
 failover: ## Patroni and etcd, two nodes: every way to lose the leader, under load; a line of JSON for each.
 	@scripts/setup postgres
 	@if scripts/setup patroni; then \
-		$(CARGO) run --quiet --example failover -- target/tools/patroni "$(CASE)"; \
+		$(CARGO) run --quiet --features $(FEATURES) --example failover -- target/tools/patroni "$(CASE)"; \
 	else echo 'Patroni or etcd cannot be had here, see above: the failover was NOT tried'; fi
 
 torture: ## Faults for MINUTES=10 on processes and server, the whole history judged; SEED=n asks for it again.

@@ -77,7 +77,7 @@ impl Case {
         let old = patroni.leader().await.ok_or("there is no leader")?;
         let new = 1 - old;
         stage(&hosts[old]).await?;
-        let load = Load::start(&hosts)?;
+        let load = Load::start(&hosts).await?;
         sleep(WORK).await;
         let grants_before = load.history().grants.len();
         if grants_before < 100 {

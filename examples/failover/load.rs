@@ -38,7 +38,7 @@ struct Client {
 }
 
 impl Load {
-    pub fn start(hosts: &[PgConnectOptions]) -> Result<Self, Error> {
+    pub async fn start(hosts: &[PgConnectOptions]) -> Result<Self, Error> {
         let shared = Arc::<Shared>::default();
         let mut workers = JoinSet::new();
         let mut clients = Vec::new();
@@ -46,7 +46,7 @@ impl Load {
             let options = PgPoolOptions::new()
                 .max_connections(4)
                 .acquire_timeout(Duration::from_secs(3));
-            let pool = primary::pool(hosts.to_vec(), options);
+            let pool = primary::pool(hosts.to_vec(), options).await;
             let leases = LeaseClient::builder(pool.clone())
                 .ttl(TTL)
                 .answer_within(Duration::from_secs(2))
@@ -82,9 +82,13 @@ impl Load {
     /// Ends the clients and returns what they were told.
     pub async fn stop(mut self) -> History {
         self.shared.is_over.store(true, Ordering::Release);
-        while self.workers.join_next().await.is_some() {}
+        while let Some(ended) = self.workers.join_next().await {
+            ended.expect("workers do not panic");
+        }
         let mut late = std::mem::take(&mut *self.shared.late.lock().unwrap_or_else(PoisonError::into_inner));
-        while late.join_next().await.is_some() {}
+        while let Some(ended) = late.join_next().await {
+            ended.expect("late writers do not panic");
+        }
         for client in &self.clients {
             client.leases.close().await;
             client.pool.close().await;

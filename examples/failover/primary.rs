@@ -14,8 +14,9 @@ use leasehold::sqlx::{self, Connection};
 use tokio::time::{sleep, timeout};
 
 /// Returns a pool on whichever of `hosts` is the primary, now and after every failover, until it is closed.
-pub(crate) fn pool(hosts: Vec<PgConnectOptions>, options: PgPoolOptions) -> PgPool {
-    let latest = Latest::default();
+pub(crate) async fn pool(hosts: Vec<PgConnectOptions>, options: PgPoolOptions) -> PgPool {
+    let found = find(&hosts, (0, 0)).await;
+    let latest = Latest(Arc::new(Mutex::new((found, None))));
     let [on_acquire, on_release, on_connect] = [latest.clone(), latest.clone(), latest.clone()];
     let pool = options
         // Its pings wait for ever on a server that is gone without a word; those of `check` do not.
@@ -24,7 +25,7 @@ pub(crate) fn pool(hosts: Vec<PgConnectOptions>, options: PgPoolOptions) -> PgPo
         .after_release(move |conn, meta| check(&on_release, conn, meta.age))
         // After an error the pool tries again, with the connect options of that time.
         .after_connect(move |conn, _| {
-            let latest = on_connect.get().0;
+            let (latest, _) = on_connect.get().0;
             Box::pin(async move {
                 let is_primary = timeline(conn).await? >= Some(latest);
                 is_primary
@@ -32,42 +33,46 @@ pub(crate) fn pool(hosts: Vec<PgConnectOptions>, options: PgPoolOptions) -> PgPo
                     .ok_or_else(|| sqlx::Error::Configuration("not the primary".into()))
             })
         })
-        .connect_lazy_with(hosts[0].clone());
+        .connect_lazy_with(hosts[found.1].clone());
     tokio::spawn(follow(pool.clone(), hosts, latest));
     pool
 }
 
-/// The timeline of the primary, and when the pool moved to it.
-#[derive(Clone, Default)]
-struct Latest(Arc<Mutex<(i64, Option<Instant>)>>);
+/// The timeline and the place of the primary, and when the pool moved there.
+#[derive(Clone)]
+struct Latest(Arc<Mutex<((i64, usize), Option<Instant>)>>);
 
 impl Latest {
-    fn get(&self) -> (i64, Option<Instant>) {
+    fn get(&self) -> ((i64, usize), Option<Instant>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 async fn follow(pool: PgPool, hosts: Vec<PgConnectOptions>, latest: Latest) {
-    let mut current = (0, 0);
     while !pool.is_closed() {
-        let asked = hosts
-            .iter()
-            .map(|host| tokio::spawn(timeout(ANSWER_WITHIN, ask(host.clone()))));
-        let mut primary = current;
-        for (host, asked) in asked.collect::<Vec<_>>().into_iter().enumerate() {
-            // The highest timeline is the latest promotion: an old primary that does not know of it
-            // yet goes on taking writes.
-            if let Ok(Ok(Ok(Some(timeline)))) = asked.await {
-                primary = primary.max((timeline, host));
-            }
-        }
-        if primary != current {
-            current = primary;
-            pool.set_connect_options(hosts[current.1].clone());
-            *latest.0.lock().unwrap_or_else(PoisonError::into_inner) = (current.0, Some(Instant::now()));
+        let (current, _) = latest.get();
+        let found = find(&hosts, current).await;
+        if found != current {
+            pool.set_connect_options(hosts[found.1].clone());
+            *latest.0.lock().unwrap_or_else(PoisonError::into_inner) = (found, Some(Instant::now()));
         }
         sleep(ASK_EVERY).await;
     }
+}
+
+/// The highest timeline is the latest promotion: an old primary that does not know of it yet goes on
+/// taking writes.
+async fn find(hosts: &[PgConnectOptions], current: (i64, usize)) -> (i64, usize) {
+    let asked = hosts
+        .iter()
+        .map(|host| tokio::spawn(timeout(ANSWER_WITHIN, ask(host.clone()))));
+    let mut primary = current;
+    for (host, asked) in asked.collect::<Vec<_>>().into_iter().enumerate() {
+        if let Ok(Ok(Ok(Some(timeline)))) = asked.await {
+            primary = primary.max((timeline, host));
+        }
+    }
+    primary
 }
 
 /// Whether the pool may go on with this connection.
