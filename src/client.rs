@@ -30,6 +30,9 @@ use crate::trust::{Terms, full_jitter, random};
 /// lease. Only [`inspect`](Self::inspect), [`held`](Self::held) and
 /// [`break_lease`](Self::break_lease) use the pool.
 ///
+/// The client follows its pool: when that is given options which lead to another server
+/// (`Pool::set_connect_options`), as after a failover, so do the connections of the client.
+///
 /// Its tasks run on the tokio runtime in which the first lease was asked for.
 ///
 /// # Examples

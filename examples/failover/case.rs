@@ -79,10 +79,10 @@ impl Case {
         stage(&hosts[old]).await?;
         let load = Load::start(&hosts).await?;
         sleep(WORK).await;
-        let grants_before = load.history().grants.len();
-        if grants_before < 100 {
-            return Err(format!("only {grants_before} grants before the fault").into());
-        }
+        within(BACK_WITHIN, "the clients hardly get on", async || {
+            (load.history().grants.len() >= GRANTS_BEFORE).then_some(())
+        })
+        .await?;
 
         let fault_at = self.make(&patroni, old).await?;
         let leader_after = within(LEADER_WITHIN, "there is no new leader", async || {
@@ -237,6 +237,7 @@ async fn within<T>(limit: Duration, otherwise: &str, mut ask: impl AsyncFnMut() 
 
 const FIRST_TIMELINE: &str = "00000001";
 const WORK: Duration = Duration::from_secs(3);
+const GRANTS_BEFORE: usize = 300;
 const STALL: Duration = Duration::from_millis(150);
 /// The manager's ttl is 20 s.
 const LEADER_WITHIN: Duration = Duration::from_secs(60);
