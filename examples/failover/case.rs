@@ -190,6 +190,7 @@ impl Report {
         let always = [
             (found.tokens_twice > 0, "a token was given out twice"),
             (found.stale_writes > 0, "a stale fenced write passed"),
+            (self.refused == 0, "no stale fenced write was tried"),
             (
                 self.first_grant_after > self.leader_after + FIRST_GRANT_WITHIN,
                 "the first grant came late",

@@ -1,5 +1,5 @@
-//! The clients: each has a pool and a lease client of its own, and workers that wait, try, hold for long
-//! and write under the fence, and go on by themselves whatever happens to the servers.
+//! The clients: each has a pool and a lease client of its own, and workers that wait, try, hold for long,
+//! oversleep and write under the fence, and go on by themselves whatever happens to the servers.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -62,6 +62,7 @@ impl Load {
             }
             workers.spawn(try_again(Arc::clone(&client)));
             workers.spawn(hold(Arc::clone(&client), format!("long:{number}")));
+            workers.spawn(oversleep(Arc::clone(&client), "slept".to_owned()));
             clients.push(client);
         }
         Ok(Self {
@@ -137,7 +138,7 @@ async fn turn(client: &Arc<Client>, lease: Lease, asked_at: Instant) {
     let grant = client.granted(&lease, asked_at);
     let is_written = client.write(&lease).await;
     if !client.still_believes(&lease, grant) || !is_written {
-        client.write_late(&lease);
+        client.write_late(&lease, Duration::ZERO);
     }
     let _ = lease.release().await;
 }
@@ -164,7 +165,23 @@ async fn hold(client: Arc<Client>, name: String) {
     {
         client.shared.history().kept.1 += 1;
     } else {
-        client.write_late(&lease);
+        client.write_late(&lease, Duration::ZERO);
+    }
+}
+
+/// Sleeps through its lease, so that the name passes on, and then writes.
+async fn oversleep(client: Arc<Client>, name: String) {
+    while !client.shared.is_over() {
+        let asked_at = Instant::now();
+        let asking = client.leases.acquire(&name).ttl(SLEPT_TTL).manual_renewal();
+        match asking.wait_at_most(Duration::from_secs(5)).await {
+            Ok(lease) => {
+                client.granted(&lease, asked_at);
+                client.write_late(&lease, SLEPT_TTL + TTL / 4);
+                sleep(SLEPT_TTL).await;
+            }
+            Err(_) => sleep(PAUSE).await,
+        }
     }
 }
 
@@ -212,9 +229,10 @@ impl Client {
 
     /// What a holder writes that does not know of its loss, again and again until it is answered: the
     /// fence has to refuse it, if the name has passed on.
-    fn write_late(self: &Arc<Self>, lease: &Lease) {
+    fn write_late(self: &Arc<Self>, lease: &Lease, after: Duration) {
         let (client, name, token) = (Arc::clone(self), lease.name().to_string(), lease.fencing_token());
         let writing = async move {
+            sleep(after).await;
             while !client.shared.is_over() {
                 match client.write_once_late(&name, token).await {
                     Some(Ok(id)) => return client.shared.history().writes.push(id),
@@ -258,6 +276,8 @@ fn write(name: String, token: FencingToken, id: i64) -> Query<'static, Postgres,
 const CLIENTS: usize = 4;
 const HOT_NAMES: usize = 2;
 const TTL: Duration = Duration::from_secs(4);
+/// Of a name that is free only when its ttl is over.
+const SLEPT_TTL: Duration = Duration::from_secs(1);
 const LONG_TTL: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
