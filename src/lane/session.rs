@@ -27,7 +27,11 @@ pub(super) struct SessionId {
 }
 
 impl Session {
-    pub(super) async fn connect(options: &PgConnectOptions, lane: LaneOptions, number: u64) -> Result<Self, sqlx::Error> {
+    pub(super) async fn connect(
+        options: &PgConnectOptions,
+        lane: LaneOptions,
+        number: u64,
+    ) -> Result<Self, sqlx::Error> {
         // The lane's own few statements stay prepared whatever the application chose for its
         // connections: with a cache of none, sqlx would prepare a new one each time and never
         // let go of it.
