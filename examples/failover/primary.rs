@@ -38,12 +38,15 @@ pub(crate) async fn pool(hosts: Vec<PgConnectOptions>, options: PgPoolOptions) -
     pool
 }
 
-/// The timeline and the place of the primary, and when the pool moved there.
+/// A timeline, and which host is on it.
+type Primary = (i64, usize);
+
+/// The primary, and when the pool moved there.
 #[derive(Clone)]
-struct Latest(Arc<Mutex<((i64, usize), Option<Instant>)>>);
+struct Latest(Arc<Mutex<(Primary, Option<Instant>)>>);
 
 impl Latest {
-    fn get(&self) -> ((i64, usize), Option<Instant>) {
+    fn get(&self) -> (Primary, Option<Instant>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -62,7 +65,7 @@ async fn follow(pool: PgPool, hosts: Vec<PgConnectOptions>, latest: Latest) {
 
 /// The highest timeline is the latest promotion: an old primary that does not know of it yet goes on
 /// taking writes.
-async fn find(hosts: &[PgConnectOptions], current: (i64, usize)) -> (i64, usize) {
+async fn find(hosts: &[PgConnectOptions], current: Primary) -> Primary {
     let asked = hosts
         .iter()
         .map(|host| tokio::spawn(timeout(ANSWER_WITHIN, ask(host.clone()))));
