@@ -142,9 +142,11 @@ impl<'a> Judge<'a> {
         self.history.faults.iter().filter(move |fault| fault.kind == kind)
     }
 
-    fn forgotten_by_failover(&self, at: i64) -> bool {
+    /// Whether what was committed between these moments may be gone. An answer may be read long after it
+    /// was given: its client was stopped, or the network slow.
+    fn forgotten_by_failover(&self, asked_at: i64, answered_at: i64) -> bool {
         self.faults("promote")
-            .any(|fault| at >= fault.from - REPLICATION_LAG && at <= fault.to)
+            .any(|fault| answered_at >= fault.from - REPLICATION_LAG && asked_at <= fault.to)
     }
 
     fn by_name(&self) -> BTreeMap<&'a str, Vec<&'a Audit>> {

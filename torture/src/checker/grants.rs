@@ -160,13 +160,14 @@ impl Judge<'_> {
         for one in &self.history.acquisitions {
             for (at, probe, answer) in &one.probes {
                 let what = || format!("{}: {} was answered {answer:?} to {probe}", one.name, one.id);
+                let may_be_forgotten = self.forgotten_by_failover(one.release_sent_at.unwrap_or(*at), *at);
                 match probe.as_str() {
                     "foreign_release" if answer == "released" => self.broken(Invariant::ReleaseOfOnesOwn, what()),
                     "foreign_renewal" if answer == "renewed" => self.broken(Invariant::RenewalKeepsGrant, what()),
-                    "second_release" if answer == "released" && !self.forgotten_by_failover(*at) => {
+                    "second_release" if answer == "released" && !may_be_forgotten => {
                         self.broken(Invariant::ReleaseOfOnesOwn, what());
                     }
-                    "renewal_after_release" if answer == "renewed" && !self.forgotten_by_failover(*at) => {
+                    "renewal_after_release" if answer == "renewed" && !may_be_forgotten => {
                         self.broken(Invariant::NoRevival, what());
                     }
                     _ => {}

@@ -235,6 +235,21 @@ fn forgotten_grants_and_writes_are_seen_but_for_a_failover() {
 }
 
 #[test]
+fn answer_that_is_read_after_the_failover_that_forgot_it_is_no_violation() {
+    let read_late = |promoted_at: (i64, i64)| {
+        broken_by(|history| {
+            history.written.truncate(1);
+            history.end.registers = vec![("hot-1".into(), 1, 1)];
+            history.acquisitions[1].writes[0].answered_at = 4000 * MS;
+            history.faults = vec![fault("promote", promoted_at.0, promoted_at.1)];
+        })
+    };
+    assert_eq!(read_late((3000, 3100)), []);
+    // It was over before the write was asked for.
+    assert_eq!(read_late((1000, 1100)), [Invariant::WritesDurable]);
+}
+
+#[test]
 fn failed_write_that_is_there_is_seen() {
     for outcome in [Outcome::Failed, Outcome::Refused] {
         let found = broken_by(|history| history.acquisitions[0].writes[0].outcome = outcome);
@@ -284,6 +299,18 @@ fn refusal_of_the_current_owner_is_seen() {
         });
     });
     assert_eq!(after_its_release, []);
+
+    // Somebody else had been granted the name, and a failover forgot that.
+    let before_a_failover = broken_by(|history| {
+        history.acquisitions[0].writes.push(Write {
+            number: 2,
+            invoked_at: 1200 * MS,
+            answered_at: 1210 * MS,
+            outcome: Outcome::Refused,
+        });
+        history.faults = vec![fault("promote", 1300, 1350)];
+    });
+    assert_eq!(before_a_failover, []);
 }
 
 #[test]

@@ -24,7 +24,7 @@ impl Judge<'_> {
             if let Some((at, token)) = one.granted
                 && !recorded.contains(&(one.id.as_str(), token))
             {
-                if self.forgotten_by_failover(at) {
+                if self.forgotten_by_failover(one.invoked_at, at) {
                     self.verdict.lost_commits += 1;
                 } else {
                     self.broken(
@@ -40,7 +40,9 @@ impl Judge<'_> {
                 let is_there = written.contains(&(one.id.as_str(), write.number));
                 let what = format!("{}: write {} of {}", one.name, write.number, one.id);
                 match write.outcome {
-                    Outcome::Acknowledged if !is_there && self.forgotten_by_failover(write.answered_at) => {
+                    Outcome::Acknowledged
+                        if !is_there && self.forgotten_by_failover(write.invoked_at, write.answered_at) =>
+                    {
                         self.verdict.lost_commits += 1;
                     }
                     Outcome::Acknowledged if !is_there => {
@@ -109,7 +111,7 @@ impl Judge<'_> {
                 && let Some(write) = one.writes.iter().find(|write| {
                     write.invoked_at >= *released_at
                         && write.outcome == Outcome::Acknowledged
-                        && !self.forgotten_by_failover(*released_at)
+                        && !self.forgotten_by_failover(one.release_sent_at.unwrap_or(*released_at), *released_at)
                 })
             {
                 self.broken(
@@ -142,7 +144,9 @@ impl Judge<'_> {
                 // Nor is it its owner any more once it has let go, even if a failover forgot that.
                 let was_lost = one.lost.as_ref().is_some_and(|(at, _)| *at <= write.answered_at)
                     || one.release_sent_at.is_some_and(|sent| sent <= write.answered_at);
-                if write.invoked_at > from + TICK && write.answered_at < to && !was_lost {
+                // Or the grant that took its place is one of those that a failover forgot.
+                let may_be_forgotten = self.forgotten_by_failover(write.invoked_at, write.answered_at);
+                if write.invoked_at > from + TICK && write.answered_at < to && !was_lost && !may_be_forgotten {
                     self.broken(
                         Invariant::OwnerIsNotRefused,
                         format!("{}: write {} of {} was refused", one.name, write.number, one.id),
