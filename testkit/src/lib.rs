@@ -8,6 +8,7 @@
 //! It runs on Unix; what looks into other processes reads `/proc`.
 
 mod cluster;
+mod daemon;
 mod guardian;
 mod install;
 mod load;
@@ -19,6 +20,7 @@ pub mod signals;
 mod wait;
 
 pub use cluster::{Backup, Builder, Cluster, ClusterError, StopMode};
+pub use daemon::Daemon;
 pub use load::CpuHog;
 pub use patroni::Patroni;
 pub use pgbouncer::PgBouncer;
