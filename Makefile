@@ -11,7 +11,7 @@ export LEASEHOLD_SQLX_CLI := $(CURDIR)/target/tools/bin/sqlx
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo turns recipes test model moves matrix soak handoff failover torture mutants fuzz broken fmt lint docs deny setup clean
+.PHONY: help demo turns recipes test model moves matrix soak handoff bench failover torture mutants fuzz broken fmt lint docs deny setup clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ soak: setup ## The long tests, a million cycles and more, with their figures.
 handoff: ## More than 100,000 hand-offs, judged and counted; the last line is JSON.
 	@scripts/setup postgres
 	$(CARGO) bench --quiet --bench handoff
+
+bench: ## Beside its peers and the physical limit; QUICK=1 for a first look, ONLY=AB for some of the work.
+	@scripts/setup postgres peers
+	$(CARGO) run --quiet --release --package leasehold-comparison -- target/comparison
 
 failover: ## Patroni and etcd, two nodes: every way to lose the leader, under load; a line of JSON for each.
 	@scripts/setup postgres

@@ -1,0 +1,352 @@
+//! B: hand-offs from holder to waiter.
+//!
+//! All stand in line before the name is let go for the first time. Whoever has had a turn asks
+//! again once somebody else has been granted the name, so that everybody but the holder waits at
+//! every release. Without that, whoever looks now and then would lose the name to its last holder
+//! again and again, and be counted only when it happened to look in time.
+//!
+//! A hand-off lasts from just before the release until the next one has the name. Sessions stand
+//! for up to [`CLIENTS`] processes.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sqlx::postgres::{PgConnectOptions, PgListener};
+use sqlx::{Connection, PgConnection};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::dice::Dice;
+use crate::figures::{Figures, Key};
+use crate::lap::{self, Step};
+use crate::meter;
+use crate::peer::{Outcome, Peer, Pending, Session};
+use crate::peers::updates::Update;
+use crate::peers::{self, leasehold};
+use crate::plan::Plan;
+use crate::servers::Servers;
+use crate::works::announce;
+
+pub const UPDATE: &str = "one update";
+pub const NOTIFY: &str = "notify round trip";
+pub const HOT_NAMES: usize = 16;
+pub const HOT_WAITERS: usize = 4;
+pub const COUNTED_LINE: usize = 64;
+const CLIENTS: usize = 4;
+
+pub async fn run(plan: &Plan, servers: &Servers, dice: &mut Dice, figures: &mut Figures) -> Outcome<()> {
+    let peers = peers::all(servers, CLIENTS).await?;
+    for round in 0..plan.rounds {
+        let mut order = Vec::new();
+        for peer in &peers {
+            let lines = if peer.is_polling() {
+                plan.polled_lines
+            } else {
+                plan.lines
+            };
+            let fitting = lines.iter().filter(|line| **line <= peer.waiters_at_most());
+            order.extend(fitting.map(|line| (peer.as_ref(), 1, *line)));
+            if peer.waiters_at_most() > 0 && !(plan.is_quick && peer.is_polling()) {
+                order.extend([1, HOT_NAMES].map(|names| (peer.as_ref(), names, HOT_WAITERS)));
+            }
+        }
+        dice.shuffle(&mut order);
+        announce(round, "B, hand-offs");
+        limits(plan, &servers.postgres.options(), round, figures).await?;
+        for (peer, names, line) in order {
+            let relay = relay(peer, names, line, &format!("handoff:{round}:{line}"), plan.turns).await?;
+            let key = Key::new('B', "", peer.name(), line as u64);
+            if line == HOT_WAITERS {
+                let key = Key::new('B', "hand-offs/s on hot names", peer.name(), names as u64);
+                figures.record(key, round, relay.rate);
+                continue;
+            }
+            figures.record(key.measure("hand-offs/s"), round, relay.rate);
+            if let Some(turns) = relay.most_to_least_turns {
+                figures.record(key.measure("most/least turns"), round, turns);
+            }
+            figures.record_latencies(key, round, relay.milliseconds);
+        }
+    }
+    for peer in peers {
+        peer.close().await?;
+    }
+    count(plan, servers, figures).await
+}
+
+struct Relay {
+    milliseconds: Vec<f64>,
+    /// Hand-offs a second.
+    rate: f64,
+    /// Among the waiters of a name, over whole circles of the line; unknown when there was none.
+    most_to_least_turns: Option<f64>,
+    handoffs: usize,
+}
+
+struct Turn {
+    name: usize,
+    waiter: usize,
+    asked_at: Instant,
+    granted_at: Instant,
+    released_at: Instant,
+}
+
+async fn relay(peer: &dyn Peer, names: usize, line: usize, prefix: &str, lasting: Duration) -> Outcome<Relay> {
+    let (asked, turns, mut tasks) = (Arc::default(), Arc::default(), JoinSet::new());
+    let stop = watch::Sender::new(false);
+    let mut holders = Vec::new();
+    for name in 0..names {
+        let full_name = format!("{prefix}:{names}:{name}");
+        let mut holder = peer.session(name).await?;
+        holder.acquire(&full_name).await?;
+        holders.push(holder);
+        let grants = watch::Sender::new(0);
+        for waiter in 0..line {
+            let waiter = Waiter {
+                session: peer.session(waiter).await?,
+                full_name: full_name.clone(),
+                name,
+                number: waiter,
+                grants: grants.clone(),
+                stop: stop.clone(),
+                asked: Arc::clone(&asked),
+                turns: Arc::clone(&turns),
+            };
+            tasks.spawn(waiter.take_turns());
+        }
+    }
+    while asked.load(Ordering::Relaxed) < names * line {
+        sleep(Duration::from_millis(5)).await;
+    }
+    // They have begun to ask; each has to be in line, too.
+    sleep(Duration::from_millis(100) + Duration::from_micros(300) * (names * line) as u32).await;
+
+    let from = Instant::now();
+    for holder in &mut holders {
+        holder.release().await?;
+    }
+    sleep(lasting).await;
+    let until = Instant::now();
+    stop.send_replace(true);
+    // Who gets no other turn at once is dropped while it waits.
+    while let Ok(Some(done)) = timeout(LAST_TURNS, tasks.join_next()).await {
+        done??;
+    }
+    tasks.shutdown().await;
+    let turns = std::mem::take(&mut *lock(&turns));
+    Ok(Relay::judge(turns, line, from, until))
+}
+
+struct Waiter {
+    session: Box<dyn Session>,
+    full_name: String,
+    name: usize,
+    number: usize,
+    /// How often the name was granted.
+    grants: watch::Sender<u64>,
+    stop: watch::Sender<bool>,
+    asked: Arc<AtomicUsize>,
+    turns: Arc<Mutex<Vec<Turn>>>,
+}
+
+impl Waiter {
+    async fn take_turns(mut self) -> Outcome<()> {
+        let (mut grants, mut stop) = (self.grants.subscribe(), self.stop.subscribe());
+        let mut is_first = true;
+        while !*stop.borrow() {
+            let asked_at = Instant::now();
+            if std::mem::take(&mut is_first) {
+                self.asked.fetch_add(1, Ordering::Relaxed);
+            }
+            self.session.acquire(&self.full_name).await?;
+            let granted_at = Instant::now();
+            let mut mine = 0;
+            self.grants.send_modify(|grants| {
+                *grants += 1;
+                mine = *grants;
+            });
+            let released_at = Instant::now();
+            self.session.release().await?;
+            lock(&self.turns).push(Turn {
+                name: self.name,
+                waiter: self.number,
+                asked_at,
+                granted_at,
+                released_at,
+            });
+            tokio::select! {
+                _ = grants.wait_for(|grants| *grants > mine) => {}
+                _ = stop.wait_for(|stop| *stop) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Relay {
+    fn judge(turns: Vec<Turn>, line: usize, from: Instant, until: Instant) -> Self {
+        let mut by_name: BTreeMap<usize, Vec<Turn>> = BTreeMap::new();
+        for turn in turns {
+            by_name.entry(turn.name).or_default().push(turn);
+        }
+        let (mut milliseconds, mut handoffs) = (Vec::new(), 0);
+        let mut most_to_least: Option<f64> = None;
+        for turns in by_name.values_mut() {
+            turns.sort_by_key(|turn| turn.granted_at);
+            turns.retain(|turn| turn.granted_at <= until);
+            let waited = turns.windows(2).filter(|pair| pair[1].asked_at < pair[0].released_at);
+            let took = waited.map(|pair| pair[1].granted_at.saturating_duration_since(pair[0].released_at));
+            milliseconds.extend(took.map(|took| took.as_secs_f64() * 1e3));
+            handoffs += turns.len().saturating_sub(1);
+            if let Some(ratio) = most_to_least_turns(turns, line) {
+                most_to_least = Some(most_to_least.map_or(ratio, |others| others.max(ratio)));
+            }
+        }
+        Self {
+            milliseconds,
+            rate: handoffs as f64 / (until - from).as_secs_f64(),
+            most_to_least_turns: most_to_least,
+            handoffs,
+        }
+    }
+}
+
+/// Over as many turns as make whole circles of the line; infinite when somebody had none.
+fn most_to_least_turns(turns: &[Turn], line: usize) -> Option<f64> {
+    let whole = turns.len() / line * line;
+    let mut taken = vec![0_u32; line];
+    turns[..whole].iter().for_each(|turn| taken[turn.waiter] += 1);
+    let (most, least) = (taken.iter().max()?, taken.iter().min()?);
+    (whole > 0).then(|| f64::from(*most) / f64::from(*least))
+}
+
+/// What a hand-off through a database costs at least: a durable update, and a notification that waits
+/// for no flush.
+async fn limits(plan: &Plan, options: &PgConnectOptions, round: u32, figures: &mut Figures) -> Outcome<()> {
+    let update = OneUpdate(Update::connect(options, 0).await?);
+    let (lap, _) = lap::run(vec![update], plan.lap).await?;
+    figures.record_latencies(Key::new('B', "", UPDATE, 1), round, lap.milliseconds);
+
+    let mut listener = PgListener::connect_with(&peers::pool(options)).await?;
+    listener.listen("yardstick").await?;
+    let mut connection = PgConnection::connect_with(options).await?;
+    sqlx::query("set synchronous_commit = off")
+        .execute(&mut connection)
+        .await?;
+    let (lap, _) = lap::run(vec![RoundTrip { connection, listener }], plan.lap).await?;
+    figures.record_latencies(Key::new('B', "", NOTIFY, 1), round, lap.milliseconds);
+    Ok(())
+}
+
+struct OneUpdate(Update);
+
+impl Step for OneUpdate {
+    fn step(&mut self) -> Pending<'_, ()> {
+        Box::pin(self.0.once())
+    }
+}
+
+struct RoundTrip {
+    connection: PgConnection,
+    listener: PgListener,
+}
+
+impl Step for RoundTrip {
+    fn step(&mut self) -> Pending<'_, ()> {
+        Box::pin(async {
+            let notify = sqlx::query("notify yardstick").execute(&mut self.connection);
+            let (sent, received) = tokio::join!(notify, self.listener.recv());
+            sent?;
+            received?;
+            Ok(())
+        })
+    }
+}
+
+/// Statements and notifications of a hand-off, on the server that counts them.
+async fn count(plan: &Plan, servers: &Servers, figures: &mut Figures) -> Outcome<()> {
+    let options = servers.counting.options();
+    let mut session = servers.counting.connect().await;
+    for round in 0..plan.slow_rounds {
+        announce(round, "B, statements");
+        for peer in peers::on_postgres(&options, CLIENTS).await? {
+            if peer.waiters_at_most() > 0 && !(plan.is_quick && peer.is_polling()) {
+                let key = Key::new('B', "", peer.name(), COUNTED_LINE as u64);
+                let before = (meter::statements(&mut session).await?, wakes(&mut session).await?);
+                let prefix = format!("counted:{round}");
+                let relay = relay(peer.as_ref(), 1, COUNTED_LINE, &prefix, plan.turns).await?;
+                peer.close().await?;
+                settle().await;
+                let after = (meter::statements(&mut session).await?, wakes(&mut session).await?);
+                let each = |count: i64| count as f64 / relay.handoffs.max(1) as f64;
+                figures.record(key.measure("statements/hand-off"), round, each(after.0 - before.0));
+                if peer.name() == leasehold::NAME {
+                    figures.record(key.measure("notifications/hand-off"), round, each(after.1 - before.1));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The function that notifies a waiter.
+async fn wakes(session: &mut PgConnection) -> Outcome<i64> {
+    meter::calls(session, "wake").await
+}
+
+/// Sessions report what they did within a second, and as they end.
+async fn settle() {
+    sleep(Duration::from_millis(1500)).await;
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const LAST_TURNS: Duration = Duration::from_millis(200);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Milliseconds: waiter, asked, granted, released.
+    fn turn(origin: Instant, numbers: [u64; 4]) -> Turn {
+        let at = |milliseconds| origin + Duration::from_millis(milliseconds);
+        let [waiter, asked, granted, released] = numbers;
+        Turn {
+            name: 0,
+            waiter: waiter as usize,
+            asked_at: at(asked),
+            granted_at: at(granted),
+            released_at: at(released),
+        }
+    }
+
+    #[test]
+    fn handoff_counts_when_the_next_was_waiting_and_lasts_from_the_release() {
+        let origin = Instant::now();
+        let turns = [[0, 0, 10, 11], [1, 0, 14, 15], [0, 16, 20, 21], [1, 17, 500, 501]];
+        let turns = turns.into_iter().rev().map(|turn_| turn(origin, turn_)).collect();
+
+        let relay = Relay::judge(turns, 2, origin, origin + Duration::from_millis(100));
+
+        // The third came only after the release, the fourth after the end.
+        assert_eq!(relay.milliseconds, [3.0]);
+        assert_eq!(relay.handoffs, 2);
+        assert!((relay.rate - 20.0).abs() < 1e-9, "{}", relay.rate);
+    }
+
+    #[test]
+    fn turns_are_compared_over_whole_circles_and_nobody_is_left_out() {
+        let origin = Instant::now();
+        let taken = |waiters: &[u64]| -> Vec<Turn> { waiters.iter().map(|w| turn(origin, [*w, 0, 1, 2])).collect() };
+
+        assert_eq!(most_to_least_turns(&taken(&[0, 1, 0, 1, 0]), 2), Some(1.0));
+        assert_eq!(most_to_least_turns(&taken(&[0, 1, 0, 0]), 2), Some(3.0));
+        assert_eq!(most_to_least_turns(&taken(&[0, 0]), 2), Some(f64::INFINITY));
+        assert_eq!(most_to_least_turns(&taken(&[0]), 2), None);
+    }
+}

@@ -1,0 +1,80 @@
+//! F: a miss, which is to ask for a name that somebody else holds.
+
+use sqlx::postgres::PgConnectOptions;
+
+use crate::dice::Dice;
+use crate::figures::{Figures, Key};
+use crate::lap::{self, Lap, Step, Window};
+use crate::peer::{Outcome, Peer, Pending, Session};
+use crate::peers;
+use crate::plan::Plan;
+use crate::servers::Servers;
+use crate::works::{SelectOne, announce};
+
+pub const TASKS: [usize; 2] = [1, 32];
+pub const MISSES: &str = "misses/s";
+
+pub async fn run(plan: &Plan, servers: &Servers, dice: &mut Dice, figures: &mut Figures) -> Outcome<()> {
+    let options = servers.postgres.options();
+    let all = peers::all(servers, 1).await?;
+    let peers: Vec<_> = all.iter().filter(|peer| peer.can_miss()).collect();
+    for round in 0..plan.rounds {
+        let mut order: Vec<_> = peers
+            .iter()
+            .flat_map(|peer| TASKS.map(|tasks| (Some(peer), tasks)))
+            .collect();
+        order.extend(TASKS.map(|tasks| (None, tasks)));
+        dice.shuffle(&mut order);
+        announce(round, "F, misses");
+        for (peer, tasks) in order {
+            let (name, lap) = match peer {
+                Some(peer) => (peer.name(), misses(peer.as_ref(), tasks, plan.lap).await?),
+                None => (SelectOne::NAME, select_one(&options, tasks, plan.lap).await?),
+            };
+            let key = Key::new('F', MISSES, name, tasks as u64);
+            figures.record(key, round, lap.rate);
+            figures.record_latencies(key, round, lap.milliseconds);
+        }
+    }
+    for peer in all {
+        peer.close().await?;
+    }
+    Ok(())
+}
+
+/// So many tasks ask for one name while it is held.
+pub async fn misses(peer: &dyn Peer, tasks: usize, window: Window) -> Outcome<Lap> {
+    let mut holder = peer.session(0).await?;
+    holder.acquire(HELD).await?;
+    let mut steps = Vec::new();
+    for number in 0..tasks {
+        steps.push(Miss(peer.session(number).await?));
+    }
+    let lap = lap::run(steps, window).await;
+    holder.release().await?;
+    Ok(lap?.0)
+}
+
+/// As many connections as tasks.
+async fn select_one(options: &PgConnectOptions, tasks: usize, window: Window) -> Outcome<Lap> {
+    let mut steps = Vec::new();
+    for _ in 0..tasks {
+        steps.push(SelectOne::connect(options).await?);
+    }
+    Ok(lap::run(steps, window).await?.0)
+}
+
+struct Miss(Box<dyn Session>);
+
+impl Step for Miss {
+    fn step(&mut self) -> Pending<'_, ()> {
+        Box::pin(async {
+            match self.0.try_acquire(HELD).await? {
+                false => Ok(()),
+                true => Err("a held name was granted".into()),
+            }
+        })
+    }
+}
+
+const HELD: &str = "held";
