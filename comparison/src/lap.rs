@@ -1,7 +1,9 @@
 //! Tasks that do one thing again and again: a warm-up, then a window in which it is counted.
 
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 use crate::peer::{Outcome, Pending};
@@ -32,13 +34,18 @@ impl Lap {
     }
 }
 
-/// Counts the steps that end within the window. The steps come back for the next lap.
+/// Counts the steps that end within the window, which begins with its warm-up once every task has
+/// made a first step. The steps come back for the next lap.
 pub async fn run<S: Step + 'static>(steps: Vec<S>, window: Window) -> Outcome<(Lap, Vec<S>)> {
-    let from = Instant::now() + window.warm_up;
-    let until = from + window.counted;
+    let (all_ready, counted_from) = (Arc::new(Barrier::new(steps.len())), Arc::new(OnceLock::new()));
     let mut tasks = JoinSet::new();
     for mut step in steps {
+        let (all_ready, counted_from) = (Arc::clone(&all_ready), Arc::clone(&counted_from));
         tasks.spawn(async move {
+            step.step().await?;
+            all_ready.wait().await;
+            let from = *counted_from.get_or_init(|| Instant::now() + window.warm_up);
+            let until = from + window.counted;
             let mut took = Vec::new();
             loop {
                 let began_at = Instant::now();

@@ -53,7 +53,7 @@ impl Plan {
         self.only.is_empty() || self.only.contains(work)
     }
 
-    fn whole() -> Self {
+    pub fn whole() -> Self {
         Self {
             is_quick: false,
             only: String::new(),
@@ -77,11 +77,11 @@ impl Plan {
     fn quick() -> Self {
         Self {
             is_quick: true,
-            rounds: 2,
+            rounds: 3,
             slow_rounds: 1,
-            lap: window(100, 300),
-            turns: Duration::from_millis(1000),
-            polled_lines: &[2, 64],
+            lap: window(100, 250),
+            turns: Duration::from_millis(700),
+            polled_lines: &[2],
             held: &[10_000],
             held_for: Duration::from_secs(10),
             waiters: &[1000],

@@ -77,6 +77,17 @@ impl Drop for Held {
 }
 
 impl Lock {
+    async fn look(&mut self, name: &str) -> Outcome<bool> {
+        loop {
+            match self.store_acquire(name).await {
+                Err(error) if is_serialization_failure(&error) => sleep(HEARTBEAT_EVERY).await,
+                // Deleted between the two statements: pglock fails here, and its caller asks again.
+                Err(sqlx::Error::RowNotFound) => self.seen = 0,
+                outcome => return Ok(outcome?),
+            }
+        }
+    }
+
     /// Whether it is ours now.
     async fn store_acquire(&mut self, name: &str) -> Result<bool, sqlx::Error> {
         let version = next_version(&self.pool).await?;
@@ -143,23 +154,19 @@ impl Lock {
 impl Session for Lock {
     fn acquire<'a>(&'a mut self, name: &'a str) -> Pending<'a, ()> {
         Box::pin(async move {
-            while !self.try_acquire(name).await? {
+            self.seen = 0;
+            while !self.look(name).await? {
                 sleep(LEASE).await;
             }
             Ok(())
         })
     }
 
+    /// A lock that fails if it is held, and has seen no version before.
     fn try_acquire<'a>(&'a mut self, name: &'a str) -> Pending<'a, bool> {
         Box::pin(async move {
-            loop {
-                match self.store_acquire(name).await {
-                    Err(error) if is_serialization_failure(&error) => sleep(HEARTBEAT_EVERY).await,
-                    // Deleted between the two statements: pglock fails here; its caller asks again.
-                    Err(sqlx::Error::RowNotFound) => self.seen = 0,
-                    outcome => return Ok(outcome?),
-                }
-            }
+            self.seen = 0;
+            self.look(name).await
         })
     }
 
@@ -170,7 +177,6 @@ impl Session for Lock {
             let version = held.version.lock().await;
             held.heartbeat.abort();
             let version = *version;
-            self.seen = 0;
             loop {
                 match self.store_release(&held.name, version).await {
                     Err(error) if is_serialization_failure(&error) => sleep(HEARTBEAT_EVERY).await,

@@ -36,9 +36,15 @@ pub fn write(figures: &Figures, targets: &[Target], plan: &Plan) -> Outcome<Stri
     Ok(serde_json::to_string_pretty(&whole)?)
 }
 
-/// The targets on one line.
+/// The targets on one line: value, target and whether it is met.
 pub fn last_line(targets: &[Target]) -> String {
-    by_id(targets).to_string()
+    let mut line = by_id(targets);
+    for target in line.as_object_mut().into_iter().flatten() {
+        if let Some(fields) = target.1.as_object_mut() {
+            fields.retain(|field, _| ["value", "target", "met"].contains(&field.as_str()));
+        }
+    }
+    line.to_string()
 }
 
 fn by_id(targets: &[Target]) -> Value {
@@ -69,5 +75,6 @@ mod tests {
         assert_eq!(read["A.32"]["target"], "≥ 2.5");
         assert_eq!(read["A.32"]["met"], true);
         assert!(read["A.1"]["met"].is_null());
+        assert_eq!(read["A.1"].as_object().unwrap().len(), 3);
     }
 }
