@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::peer::{Fault, Outcome};
 use crate::statistics::{Spread, quantile, sorted};
 
 /// What a value is of.
@@ -62,6 +63,16 @@ impl Figures {
             }
         }
         self.latencies.entry(key).or_default().extend(sorted);
+    }
+
+    /// What was measured; a failure is noted, and the run goes on without that value.
+    pub fn or_note<T>(&mut self, key: Key, round: u32, measured: Outcome<T>) -> Option<T> {
+        let Key { work, peer, size, .. } = key;
+        let note = |error: &Fault| {
+            self.notes
+                .push(format!("{work}, {peer}, {size}, round {}: {error}", round + 1))
+        };
+        measured.inspect_err(note).ok()
     }
 
     /// The median of the rounds.
@@ -137,6 +148,17 @@ mod tests {
 
         assert_eq!(figures.ratio_to_sum(key, &[one, two]).unwrap().median, 3.0);
         assert_eq!(figures.ratio_to_sum(key, &[one, two]).unwrap().most, 3.0);
+    }
+
+    #[test]
+    fn failure_is_noted_and_leaves_no_value() {
+        let key = Key::new('A', "rate", "theirs", 8);
+        let mut figures = Figures::default();
+
+        assert_eq!(figures.or_note(key, 1, Ok(5)), Some(5));
+        assert_eq!(figures.or_note::<u32>(key, 1, Err("it broke".into())), None);
+
+        assert_eq!(figures.notes, ["A, theirs, 8, round 2: it broke"]);
     }
 
     #[test]

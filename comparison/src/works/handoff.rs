@@ -57,8 +57,11 @@ pub async fn run(plan: &Plan, servers: &Servers, dice: &mut Dice, figures: &mut 
         announce(round, "B, hand-offs");
         limits(plan, &servers.postgres.options(), round, figures).await?;
         for (peer, names, line) in order {
-            let relay = relay(peer, names, line, &format!("handoff:{round}:{line}"), plan.turns).await?;
             let key = Key::new('B', "", peer.name(), line as u64);
+            let relayed = relay(peer, names, line, &format!("handoff:{round}:{line}"), plan.turns).await;
+            let Some(relay) = figures.or_note(key, round, relayed) else {
+                continue;
+            };
             if line == HOT_WAITERS {
                 let key = Key::new('B', "hand-offs/s on hot names", peer.name(), names as u64);
                 figures.record(key, round, relay.rate);

@@ -28,10 +28,13 @@ pub async fn run(plan: &Plan, servers: &Servers, dice: &mut Dice, figures: &mut 
         announce(round, "F, misses");
         for (peer, tasks) in order {
             let (name, lap) = match peer {
-                Some(peer) => (peer.name(), misses(peer.as_ref(), tasks, plan.lap).await?),
-                None => (SelectOne::NAME, select_one(&options, tasks, plan.lap).await?),
+                Some(peer) => (peer.name(), misses(peer.as_ref(), tasks, plan.lap).await),
+                None => (SelectOne::NAME, select_one(&options, tasks, plan.lap).await),
             };
             let key = Key::new('F', MISSES, name, tasks as u64);
+            let Some(lap) = figures.or_note(key, round, lap) else {
+                continue;
+            };
             figures.record(key, round, lap.rate);
             figures.record_latencies(key, round, lap.milliseconds);
         }
