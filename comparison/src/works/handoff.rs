@@ -58,7 +58,8 @@ pub async fn run(plan: &Plan, servers: &Servers, dice: &mut Dice, figures: &mut 
         limits(plan, &servers.postgres.options(), round, figures).await?;
         for (peer, names, line) in order {
             let key = Key::new('B', "", peer.name(), line as u64);
-            let relayed = relay(peer, names, line, &format!("handoff:{round}:{line}"), plan.turns).await;
+            let prefix = format!("handoff:{round}:{line}");
+            let relayed = relay(peer, (names, line), &prefix, plan.turns, None).await;
             let Some(relay) = figures.or_note(key, round, relayed) else {
                 continue;
             };
@@ -87,6 +88,10 @@ struct Relay {
     /// Among the waiters of a name, over whole circles of the line; unknown when there was none.
     most_to_least_turns: Option<f64>,
     handoffs: usize,
+    /// Those of the last ones too, who stand in line no more.
+    all_turns: usize,
+    /// Between the first release and the end, when they are counted.
+    statements: i64,
 }
 
 struct Turn {
@@ -97,7 +102,14 @@ struct Turn {
     released_at: Instant,
 }
 
-async fn relay(peer: &dyn Peer, names: usize, line: usize, prefix: &str, lasting: Duration) -> Outcome<Relay> {
+/// Counts statements when it is given a session to ask with.
+async fn relay(
+    peer: &dyn Peer,
+    (names, line): (usize, usize),
+    prefix: &str,
+    lasting: Duration,
+    mut counting: Option<&mut PgConnection>,
+) -> Outcome<Relay> {
     let (asked, turns, mut tasks) = (Arc::default(), Arc::default(), JoinSet::new());
     let stop = watch::Sender::new(false);
     let mut holders = Vec::new();
@@ -127,12 +139,14 @@ async fn relay(peer: &dyn Peer, names: usize, line: usize, prefix: &str, lasting
     // They have begun to ask; each has to be in line, too.
     sleep(Duration::from_millis(100) + Duration::from_micros(300) * (names * line) as u32).await;
 
+    let before = count_with(&mut counting).await?;
     let from = Instant::now();
     for holder in &mut holders {
         holder.release().await?;
     }
     sleep(lasting).await;
     let until = Instant::now();
+    let statements = count_with(&mut counting).await? - before;
     stop.send_replace(true);
     // Who gets no other turn at once is dropped while it waits.
     while let Ok(Some(done)) = timeout(LAST_TURNS, tasks.join_next()).await {
@@ -140,7 +154,17 @@ async fn relay(peer: &dyn Peer, names: usize, line: usize, prefix: &str, lasting
     }
     tasks.shutdown().await;
     let turns = std::mem::take(&mut *lock(&turns));
-    Ok(Relay::judge(turns, line, from, until))
+    Ok(Relay {
+        statements,
+        ..Relay::judge(turns, line, from, until)
+    })
+}
+
+async fn count_with(session: &mut Option<&mut PgConnection>) -> Outcome<i64> {
+    match session {
+        Some(session) => meter::statements(session).await,
+        None => Ok(0),
+    }
 }
 
 struct Waiter {
@@ -191,6 +215,7 @@ impl Waiter {
 
 impl Relay {
     fn judge(turns: Vec<Turn>, line: usize, from: Instant, until: Instant) -> Self {
+        let all_turns = turns.len();
         let mut by_name: BTreeMap<usize, Vec<Turn>> = BTreeMap::new();
         for turn in turns {
             by_name.entry(turn.name).or_default().push(turn);
@@ -213,6 +238,8 @@ impl Relay {
             rate: handoffs as f64 / (until - from).as_secs_f64(),
             most_to_least_turns: most_to_least,
             handoffs,
+            all_turns,
+            statements: 0,
         }
     }
 }
@@ -278,16 +305,19 @@ async fn count(plan: &Plan, servers: &Servers, figures: &mut Figures) -> Outcome
         for peer in peers::on_postgres(&options, CLIENTS).await? {
             if peer.waiters_at_most() > 0 && !(plan.is_quick && peer.is_polling()) {
                 let key = Key::new('B', "", peer.name(), COUNTED_LINE as u64);
-                let before = (meter::statements(&mut session).await?, wakes(&mut session).await?);
-                let prefix = format!("counted:{round}");
-                let relay = relay(peer.as_ref(), 1, COUNTED_LINE, &prefix, plan.turns).await?;
+                let before = wakes(&mut session).await?;
+                let (prefix, sizes) = (format!("counted:{round}"), (1, COUNTED_LINE));
+                let relayed = relay(peer.as_ref(), sizes, &prefix, plan.turns, Some(&mut session)).await;
                 peer.close().await?;
                 settle().await;
-                let after = (meter::statements(&mut session).await?, wakes(&mut session).await?);
-                let each = |count: i64| count as f64 / relay.handoffs.max(1) as f64;
-                figures.record(key.measure("statements/hand-off"), round, each(after.0 - before.0));
+                let Some(relay) = figures.or_note(key, round, relayed) else {
+                    continue;
+                };
+                let each = relay.statements as f64 / relay.handoffs as f64;
+                figures.record(key.measure("statements/hand-off"), round, each);
                 if peer.name() == leasehold::NAME {
-                    figures.record(key.measure("notifications/hand-off"), round, each(after.1 - before.1));
+                    let each = (wakes(&mut session).await? - before) as f64 / relay.all_turns as f64;
+                    figures.record(key.measure("notifications/hand-off"), round, each);
                 }
             }
         }
@@ -338,7 +368,7 @@ mod tests {
 
         // The third came only after the release, the fourth after the end.
         assert_eq!(relay.milliseconds, [3.0]);
-        assert_eq!(relay.handoffs, 2);
+        assert_eq!((relay.handoffs, relay.all_turns), (2, 4));
         assert!((relay.rate - 20.0).abs() < 1e-9, "{}", relay.rate);
     }
 
