@@ -58,6 +58,15 @@ impl Cost {
     }
 }
 
+/// Top-level statements since the extension was made, of every session but those that ask for them;
+/// heartbeats, whose number depends on time alone, left out.
+pub async fn statements_but_heartbeats(session: &mut PgConnection) -> Outcome<i64> {
+    let heartbeats = sqlx::query_scalar::<_, i64>(HEARTBEATS)
+        .fetch_one(&mut *session)
+        .await?;
+    Ok(statements(session).await? - heartbeats)
+}
+
 /// Top-level statements since the extension was made, of every session but those that ask for them.
 pub async fn statements(session: &mut PgConnection) -> Outcome<i64> {
     Ok(sqlx::query_scalar(STATEMENTS).fetch_one(session).await?)
@@ -104,6 +113,10 @@ const TICKS_A_SECOND: u64 = 100;
 const STATEMENTS: &str = "
     select coalesce(sum(calls), 0)::bigint from pg_stat_statements
     where toplevel and query not like '%pg_stat%' and dbid = (select oid from pg_database where datname = current_database())";
+
+const HEARTBEATS: &str = "
+    select coalesce(sum(calls), 0)::bigint from pg_stat_statements
+    where toplevel and query not like '%pg_stat%' and query like '%leasehold.heartbeat(%'";
 
 const CALLS: &str = "
     select coalesce(sum(calls), 0)::bigint from pg_stat_user_functions

@@ -11,7 +11,7 @@ use crate::peers::{etcd, leasehold, updates};
 use crate::statistics::Spread;
 use crate::targets::Target;
 use crate::works::fence::Write as FenceWrite;
-use crate::works::{SelectOne, growth, handoff};
+use crate::works::{SelectOne, growth, handoff, miss};
 
 pub fn write(figures: &Figures, targets: &[Target]) -> String {
     let mut text = String::new();
@@ -108,6 +108,7 @@ fn reference(key: Key) -> Option<Vec<Key>> {
                 };
             Some(vec![key.peer(bare.name())])
         }
+        ('F', miss::ON_ONE_NAME) => Some(vec![key.measure(miss::MISSES)]),
         ('F', _) => Some(vec![key.peer(SelectOne::NAME).size(1)]),
         ('G', measure) if growth::RATES.contains(&measure) || measure == growth::INLINE => {
             Some(vec![key.peer(leasehold::NAME).size(1)])
@@ -121,6 +122,7 @@ fn named(reference: Vec<Key>, key: Key) -> String {
         .iter()
         .map(|of| match (of.work, of.size == key.size) {
             ('E', _) => "the same without the fence".to_owned(),
+            ('F', _) if of.peer == key.peer => "a name for each task".to_owned(),
             ('F', _) => format!("{} on one connection", of.peer),
             ('G', _) => "one other lease".to_owned(),
             ('B', _) if of.measure.ends_with("names") => "one name".to_owned(),

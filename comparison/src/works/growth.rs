@@ -62,7 +62,7 @@ async fn among_others(plan: &Plan, cluster: &Cluster, dice: &mut Dice, figures: 
             let (measure, value) = match what {
                 0 => (RATES[0], cycles(peer, 1, plan.lap).await?.rate),
                 1 => (RATES[1], cycles(peer, 32, plan.lap).await?.rate),
-                2 => (RATES[2], misses(peer, 1, plan.lap).await?.rate),
+                2 => (RATES[2], misses(peer, 1, 1, plan.lap).await?.rate),
                 _ => {
                     let lap = fence::writes(Write::Inline, leases, options, 1, plan.lap).await?;
                     (INLINE, lap.p50()?)

@@ -5,8 +5,9 @@
 //! every release. Without that, whoever looks now and then would lose the name to its last holder
 //! again and again, and be counted only when it happened to look in time.
 //!
-//! A hand-off lasts from just before the release until the next one has the name. Sessions stand
-//! for up to [`CLIENTS`] processes.
+//! A hand-off lasts from just before the release until the next one has the name. In a short line
+//! the holder keeps the name for [`HOLD`], so that who had it before is in line again. Sessions
+//! stand for up to [`CLIENTS`] processes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -68,7 +69,9 @@ pub async fn run(plan: &Plan, servers: &Servers, dice: &mut Dice, figures: &mut 
                 figures.record(key, round, relay.rate);
                 continue;
             }
-            figures.record(key.measure("hand-offs/s"), round, relay.rate);
+            if hold(names, line).is_none() {
+                figures.record(key.measure("hand-offs/s"), round, relay.rate);
+            }
             if let Some(turns) = relay.most_to_least_turns {
                 figures.record(key.measure("most/least turns"), round, turns);
             }
@@ -125,6 +128,7 @@ async fn relay(
                 full_name: full_name.clone(),
                 name,
                 number: waiter,
+                hold: hold(names, line),
                 grants: grants.clone(),
                 stop: stop.clone(),
                 asked: Arc::clone(&asked),
@@ -162,7 +166,7 @@ async fn relay(
 
 async fn count_with(session: &mut Option<&mut PgConnection>) -> Outcome<i64> {
     match session {
-        Some(session) => meter::statements(session).await,
+        Some(session) => meter::statements_but_heartbeats(session).await,
         None => Ok(0),
     }
 }
@@ -172,6 +176,7 @@ struct Waiter {
     full_name: String,
     name: usize,
     number: usize,
+    hold: Option<Duration>,
     /// How often the name was granted.
     grants: watch::Sender<u64>,
     stop: watch::Sender<bool>,
@@ -195,6 +200,9 @@ impl Waiter {
                 *grants += 1;
                 mine = *grants;
             });
+            if let Some(hold) = self.hold {
+                sleep(hold).await;
+            }
             let released_at = Instant::now();
             self.session.release().await?;
             lock(&self.turns).push(Turn {
@@ -244,13 +252,22 @@ impl Relay {
     }
 }
 
-/// Over as many turns as make whole circles of the line; infinite when somebody had none.
+/// How long a turn lasts where the line is short; where hand-offs a second are counted, no time.
+fn hold(names: usize, line: usize) -> Option<Duration> {
+    (names == 1 && line != HOT_WAITERS && line < COUNTED_LINE).then_some(HOLD)
+}
+
+/// Over as many turns as make whole circles of the line, if they are enough for a turn more or less
+/// at the ends not to matter; infinite when somebody had none.
 fn most_to_least_turns(turns: &[Turn], line: usize) -> Option<f64> {
     let whole = turns.len() / line * line;
+    if whole < line * LEAST_CIRCLES {
+        return None;
+    }
     let mut taken = vec![0_u32; line];
     turns[..whole].iter().for_each(|turn| taken[turn.waiter] += 1);
     let (most, least) = (taken.iter().max()?, taken.iter().min()?);
-    (whole > 0).then(|| f64::from(*most) / f64::from(*least))
+    Some(f64::from(*most) / f64::from(*least))
 }
 
 /// What a hand-off through a database costs at least: a durable update, and a notification that waits
@@ -340,6 +357,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 const LAST_TURNS: Duration = Duration::from_millis(200);
+const HOLD: Duration = Duration::from_millis(5);
+const LEAST_CIRCLES: usize = 40;
 
 #[cfg(test)]
 mod tests {
@@ -377,9 +396,18 @@ mod tests {
         let origin = Instant::now();
         let taken = |waiters: &[u64]| -> Vec<Turn> { waiters.iter().map(|w| turn(origin, [*w, 0, 1, 2])).collect() };
 
-        assert_eq!(most_to_least_turns(&taken(&[0, 1, 0, 1, 0]), 2), Some(1.0));
-        assert_eq!(most_to_least_turns(&taken(&[0, 1, 0, 0]), 2), Some(3.0));
-        assert_eq!(most_to_least_turns(&taken(&[0, 0]), 2), Some(f64::INFINITY));
-        assert_eq!(most_to_least_turns(&taken(&[0]), 2), None);
+        let fair = [0, 1].repeat(LEAST_CIRCLES);
+
+        assert_eq!(most_to_least_turns(&taken(&fair), 2), Some(1.0));
+        assert_eq!(most_to_least_turns(&taken(&[&fair[..], &[0]].concat()), 2), Some(1.0));
+        assert_eq!(
+            most_to_least_turns(&taken(&[0, 0, 1, 0].repeat(LEAST_CIRCLES)), 2),
+            Some(3.0)
+        );
+        assert_eq!(
+            most_to_least_turns(&taken(&[0, 0].repeat(LEAST_CIRCLES)), 2),
+            Some(f64::INFINITY)
+        );
+        assert_eq!(most_to_least_turns(&taken(&fair[2..]), 2), None);
     }
 }

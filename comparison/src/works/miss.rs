@@ -13,6 +13,7 @@ use crate::works::{SelectOne, announce};
 
 pub const TASKS: [usize; 2] = [1, 32];
 pub const MISSES: &str = "misses/s";
+pub const ON_ONE_NAME: &str = "misses/s on one name";
 
 pub async fn run(plan: &Plan, servers: &Servers, dice: &mut Dice, figures: &mut Figures) -> Outcome<()> {
     let options = servers.postgres.options();
@@ -22,22 +23,26 @@ pub async fn run(plan: &Plan, servers: &Servers, dice: &mut Dice, figures: &mut 
     for round in 0..plan.rounds {
         let mut order: Vec<_> = peers
             .iter()
-            .flat_map(|peer| TASKS.map(|tasks| (Some(peer), tasks)))
+            .flat_map(|peer| TASKS.map(|tasks| (Some(peer), MISSES, tasks)))
             .collect();
-        order.extend(TASKS.map(|tasks| (None, tasks)));
+        order.extend(peers.iter().map(|peer| (Some(peer), ON_ONE_NAME, TASKS[1])));
+        order.extend(TASKS.map(|tasks| (None, MISSES, tasks)));
         dice.shuffle(&mut order);
         announce(round, "F, misses");
-        for (peer, tasks) in order {
+        for (peer, measure, tasks) in order {
+            let names = if measure == MISSES { tasks } else { 1 };
             let (name, lap) = match peer {
-                Some(peer) => (peer.name(), misses(peer.as_ref(), tasks, plan.lap).await),
+                Some(peer) => (peer.name(), misses(peer.as_ref(), tasks, names, plan.lap).await),
                 None => (SelectOne::NAME, select_one(&options, tasks, plan.lap).await),
             };
-            let key = Key::new('F', MISSES, name, tasks as u64);
+            let key = Key::new('F', measure, name, tasks as u64);
             let Some(lap) = figures.or_note(key, round, lap) else {
                 continue;
             };
             figures.record(key, round, lap.rate);
-            figures.record_latencies(key, round, lap.milliseconds);
+            if measure == MISSES {
+                figures.record_latencies(key, round, lap.milliseconds);
+            }
         }
     }
     for peer in all {
@@ -46,17 +51,31 @@ pub async fn run(plan: &Plan, servers: &Servers, dice: &mut Dice, figures: &mut 
     Ok(())
 }
 
-/// So many tasks of one client ask for one name while it is held, by another client where there is one.
-pub async fn misses(peer: &dyn Peer, tasks: usize, window: Window) -> Outcome<Lap> {
-    let mut holder = peer.session(0).await?;
-    holder.acquire(HELD).await?;
+/// So many tasks of one client ask for as many held names, each for its own or all for one. Another
+/// client holds them where there is one.
+pub async fn misses(peer: &dyn Peer, tasks: usize, names: usize, window: Window) -> Outcome<Lap> {
+    let mut holders = Vec::new();
+    for number in 0..names {
+        let mut holder = peer.session(0).await?;
+        holder.acquire(&held(number)).await?;
+        holders.push(holder);
+    }
     let mut steps = Vec::new();
-    for _ in 0..tasks {
-        steps.push(Miss(peer.session(1).await?));
+    for number in 0..tasks {
+        steps.push(Miss {
+            session: peer.session(1).await?,
+            name: held(number % names),
+        });
     }
     let lap = lap::run(steps, window).await;
-    holder.release().await?;
+    for holder in &mut holders {
+        holder.release().await?;
+    }
     Ok(lap?.0)
+}
+
+fn held(number: usize) -> String {
+    format!("held:{number}")
 }
 
 /// As many connections as tasks.
@@ -68,17 +87,18 @@ async fn select_one(options: &PgConnectOptions, tasks: usize, window: Window) ->
     Ok(lap::run(steps, window).await?.0)
 }
 
-struct Miss(Box<dyn Session>);
+struct Miss {
+    session: Box<dyn Session>,
+    name: String,
+}
 
 impl Step for Miss {
     fn step(&mut self) -> Pending<'_, ()> {
         Box::pin(async {
-            match self.0.try_acquire(HELD).await? {
+            match self.session.try_acquire(&self.name).await? {
                 false => Ok(()),
                 true => Err("a held name was granted".into()),
             }
         })
     }
 }
-
-const HELD: &str = "held";

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::dice::Dice;
 use crate::figures::{Figures, Key};
-use crate::meter::Cost;
+use crate::meter::{self, Cost};
 use crate::peer::{Outcome, Peer};
 use crate::peers::leasehold::NAME;
 use crate::peers::table::{self, Table};
@@ -101,6 +101,12 @@ async fn polling(plan: &Plan, cluster: &Cluster, session: &mut PgConnection, wai
 }
 
 async fn waited(plan: &Plan, cluster: &Cluster, session: &mut PgConnection) -> Outcome<Waited> {
+    // From just after a statement: else a window of ten periods may hold eleven of what comes once in each.
+    let before = meter::statements(session).await?;
+    let patience = Instant::now() + Duration::from_secs(2);
+    while meter::statements(session).await? == before && Instant::now() < patience {
+        sleep(Duration::from_millis(10)).await;
+    }
     let (cost, connections) = watch(plan.waiting_for, cluster, session).await?;
     let mut connect_ms = 0.0_f64;
     for _ in 0..BYSTANDERS {
