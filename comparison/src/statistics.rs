@@ -63,6 +63,7 @@ mod tests {
 
         assert_eq!(quantile(&sample, 0.5), Some(50.0));
         assert_eq!(quantile(&sample, 0.99), Some(99.0));
+        assert_eq!(quantile(&sample[..10], 0.95), Some(10.0));
         assert_eq!(quantile(&sample, 1.0), Some(100.0));
         assert_eq!(quantile(&sample, 0.0), Some(1.0));
         assert_eq!(quantile(&[3.0], 0.99), Some(3.0));

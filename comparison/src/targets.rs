@@ -352,6 +352,13 @@ mod tests {
             (ours.peer(redis::ALWAYS), 130.0),
             (handoff, 1.0),
             (handoff.peer(table::NAME), 50.0),
+            (handoff.peer(etcd::NAME), 0.7),
+            (handoff.size(8), 1.0),
+            (handoff.size(8).peer(etcd::NAME), 2.0),
+            (handoff.size(64), 1.0),
+            (handoff.size(64).peer(etcd::NAME), 2.0),
+            (handoff.size(512), 1.0),
+            (handoff.size(512).peer(etcd::NAME), 2.0),
         ]);
 
         assert_eq!(found(&targets, "A.1").found.unwrap().median, 1.2);
@@ -359,6 +366,8 @@ mod tests {
         assert_eq!(found(&targets, "A.1.redis").is_met(), Some(false));
         assert_eq!(found(&targets, "B.polling").found.unwrap().median, 50.0);
         assert_eq!(found(&targets, "B.polling").is_met(), Some(true));
+        assert_eq!(found(&targets, "B.etcd").found.unwrap().median, 0.7);
+        assert_eq!(found(&targets, "B.etcd").is_met(), Some(false));
     }
 
     #[test]

@@ -236,7 +236,8 @@ impl Relay {
             let waited = turns.windows(2).filter(|pair| pair[1].asked_at < pair[0].released_at);
             let took = waited.map(|pair| pair[1].granted_at.saturating_duration_since(pair[0].released_at));
             milliseconds.extend(took.map(|took| took.as_secs_f64() * 1e3));
-            handoffs += turns.len().saturating_sub(1);
+            // The first among them too, from the holder that let all of them line up.
+            handoffs += turns.len();
             if let Some(ratio) = most_to_least_turns(turns, line) {
                 most_to_least = Some(most_to_least.map_or(ratio, |others| others.max(ratio)));
             }
@@ -387,8 +388,8 @@ mod tests {
 
         // The third came only after the release, the fourth after the end.
         assert_eq!(relay.milliseconds, [3.0]);
-        assert_eq!((relay.handoffs, relay.all_turns), (2, 4));
-        assert!((relay.rate - 20.0).abs() < 1e-9, "{}", relay.rate);
+        assert_eq!((relay.handoffs, relay.all_turns), (3, 4));
+        assert!((relay.rate - 30.0).abs() < 1e-9, "{}", relay.rate);
     }
 
     #[test]
