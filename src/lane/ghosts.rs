@@ -50,7 +50,7 @@ impl Ghosts {
         });
     }
 
-    /// An acquire was under way on it.
+    /// An acquire was under way on it, or had granted what could not be made sure of.
     pub(super) fn haunt(&mut self, session: SessionId, args: &AcquireArgs) {
         let now = Instant::now();
         self.by_owner.retain(|_, ghost| ghost.until > now);

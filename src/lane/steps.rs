@@ -8,10 +8,11 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::lines::Waiting;
-use super::session::{Session, Severity};
+use super::session::{Session, SessionId, Severity};
 use super::task::{SWEEP_EVERY, Sent, Task};
 use super::{AcquireRequest, Answer, AskFailed, Grant, GrantFacts, ReleaseAnswer, ReleaseRequest, RenewAnswer};
 use crate::error::{is_read_only, sql_state};
+use crate::owner::OwnerToken;
 use crate::store::{self, AcquireOutcome, AcquireOutcomes, NotGranted, ReleaseOutcome, RenewOutcome};
 use crate::trust::{Moment, full_jitter, random};
 
@@ -73,13 +74,18 @@ impl Task {
             .await;
 
         match sent {
-            Sent::Answered(AcquireOutcomes { answers, .. }) => {
+            Sent::Answered(Answers { answers, unsure }) => {
                 let mut answers: HashMap<_, _> = answers.into_iter().collect();
                 for waiting in batch {
+                    let owner = waiting.request.args.owner;
                     let answer = answers
-                        .remove(&waiting.request.args.owner)
+                        .remove(&owner)
                         .unwrap_or_else(|| AcquireOutcome::NotGranted(NotGranted::busy()));
-                    self.answer_acquire(waiting.request, attempted, answer);
+                    if unsure.contains(&owner) {
+                        self.answer_unsure(on, waiting.request);
+                    } else {
+                        self.answer_acquire(waiting.request, attempted, answer);
+                    }
                 }
             }
             Sent::Refused(_, Severity::Passing | Severity::TooLong) => {
@@ -136,6 +142,17 @@ impl Task {
         if let Err(Ok(Answer::Granted(grant))) = request.reply.send(Ok(answer)) {
             // Not left to its destructor: the inbox may be closed by now.
             self.releases.push(Waiting::new(grant.accept().into_release()));
+        }
+    }
+
+    /// It is asked for again; or, once nobody wants it any more, let go.
+    fn answer_unsure(&mut self, on: SessionId, request: AcquireRequest) {
+        self.ghosts.haunt(on, &request.args);
+        let (name, owner, ttl) = (request.args.name.clone(), request.args.owner, request.args.ttl);
+        let busy = Answer::NotGranted(NotGranted::busy());
+        if request.reply.send(Ok(busy)).is_err() {
+            self.releases
+                .push(Waiting::new(ReleaseRequest::unasked(name, owner, ttl)));
         }
     }
 
@@ -268,23 +285,25 @@ impl Task {
     }
 }
 
+struct Answers {
+    answers: Vec<(OwnerToken, AcquireOutcome)>,
+    /// Granted by the primary, and perhaps by it alone.
+    unsure: Vec<OwnerToken>,
+}
+
 /// Asks for a batch, and makes sure of what was granted.
-async fn acquire(session: &mut Session, args: &[store::AcquireArgs]) -> Result<AcquireOutcomes, sqlx::Error> {
+async fn acquire(session: &mut Session, args: &[store::AcquireArgs]) -> Result<Answers, sqlx::Error> {
     let Session { conn, mode, .. } = session;
-    let mut batch = match args {
+    let AcquireOutcomes { answers, replicated } = match args {
         [one] => store::acquire(conn, *mode, one).await?,
         many => store::acquire_many(conn, *mode, many).await?,
     };
-    if !batch.replicated {
-        return Ok(batch);
-    }
     // A cancel during the wait for a synchronous standby is answered as success, with a grant that
     // only the primary has. A renewal waits for the same standby and is behind the grant in the
     // log, so that its success vouches for both.
-    let granted: Vec<_> = batch
-        .answers
+    let granted: Vec<_> = answers
         .iter()
-        .filter(|(_, answer)| matches!(answer, AcquireOutcome::Granted { .. }))
+        .filter(|(_, answer)| replicated && matches!(answer, AcquireOutcome::Granted { .. }))
         .filter_map(|(owner, _)| args.iter().find(|args| args.owner == *owner))
         .map(|args| store::RenewArgs {
             name: args.name.clone(),
@@ -292,17 +311,17 @@ async fn acquire(session: &mut Session, args: &[store::AcquireArgs]) -> Result<A
             ttl: args.ttl,
         })
         .collect();
-    if granted.is_empty() {
-        return Ok(batch);
+    let mut unsure = Vec::new();
+    if !granted.is_empty() {
+        let confirmed: HashMap<_, _> = store::renew(conn, *mode, &granted).await?.into_iter().collect();
+        unsure.extend(
+            granted
+                .iter()
+                .map(|args| args.owner)
+                .filter(|owner| !matches!(confirmed.get(owner), Some(RenewOutcome::Renewed { .. }))),
+        );
     }
-    let confirmed: HashMap<_, _> = store::renew(conn, *mode, &granted).await?.into_iter().collect();
-    for (owner, answer) in &mut batch.answers {
-        let is_confirmed = matches!(confirmed.get(owner), Some(RenewOutcome::Renewed { .. }));
-        if matches!(answer, AcquireOutcome::Granted { .. }) && !is_confirmed {
-            *answer = AcquireOutcome::NotGranted(NotGranted::busy());
-        }
-    }
-    Ok(batch)
+    Ok(Answers { answers, unsure })
 }
 
 /// The server's queue of notifications is full: a listener somewhere lies idle in a transaction.

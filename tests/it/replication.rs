@@ -96,6 +96,56 @@ async fn cancel_by_somebody_else_does_not_make_a_grant_of_what_only_the_primary_
 }
 
 #[tokio::test]
+async fn grant_that_could_not_be_made_sure_of_is_let_go_when_its_acquire_is_dropped() {
+    let pair = Pair::start().await;
+    for drops_while_asked in [false, true] {
+        let (application, proxy) = (pair.application(), pair.db.proxy());
+        let behind = pair.db.through(&proxy).as_application(&application);
+        let leases = behind.client();
+
+        pair.cut_off();
+        let acquiring = tokio::spawn(leases.acquire("unsure").ttl(MINUTE).into_future());
+        eventually(SOON, "the commit waits for the standby", async || {
+            pair.waiting(&application).await == 1
+        })
+        .await;
+        proxy.hold_replies();
+        sqlx::query("select pg_cancel_backend($1)")
+            .bind(pair.db.lane_backend(&application).await)
+            .execute(&pair.db.pool)
+            .await
+            .unwrap();
+        eventually(SOON, "the primary shows the grant", async || {
+            pair.db.is_held("unsure").await
+        })
+        .await;
+        // So the renewal that is to make sure of it is answered busy.
+        let mut locks = pair.db.session().await;
+        sqlx::raw_sql("begin; select from leasehold.locks where name = 'unsure' for update")
+            .execute(&mut locks)
+            .await
+            .unwrap();
+        let (renewed, asked_again) = (
+            proxy.wait_for_execute("leasehold.renew"),
+            proxy.wait_for_execute("leasehold.acquire"),
+        );
+        if drops_while_asked {
+            proxy.delay(Duration::from_millis(300));
+        }
+        proxy.resume();
+        renewed.await;
+        if !drops_while_asked {
+            asked_again.await;
+        }
+        acquiring.abort();
+        sqlx::raw_sql("rollback").execute(&mut locks).await.unwrap();
+        pair.reunite();
+
+        pair.db.assert_free_soon("unsure").await;
+    }
+}
+
+#[tokio::test]
 async fn backend_terminated_while_it_waits_for_the_standby_does_not_make_a_grant_either() {
     let pair = Pair::start().await;
     let application = pair.application();
