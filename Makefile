@@ -31,7 +31,7 @@ recipes: ## Fencing wherever the resource is, a stale writer in each. Uses DATAB
 # The integration tests come last, so that their closing line does. Everything is built for the whole
 # workspace: fewer packages at a time would mean other features of their dependencies, built anew.
 test: setup lint docs deny ## Every check: format, lints, docs, licences, demo, tests, two minutes of torture.
-	$(CARGO) build --workspace --examples --features $(FEATURES)
+	$(CARGO) build --workspace --examples --bin leasehold-torture --features $(FEATURES)
 	env -u DATABASE_URL $(CARGO) run --quiet --example demo --features $(FEATURES)
 	env -u DATABASE_URL $(CARGO) run --quiet --example turns --features $(FEATURES) -- target/turns.svg
 	env -u DATABASE_URL $(CARGO) run --quiet --example recipes --features $(FEATURES)
