@@ -122,10 +122,14 @@ impl Case {
         }
         let fault_at = Instant::now();
         match self.fault {
-            Fault::Switchover if !patroni.switch_over(old).await => {
-                return Err("the manager refuses to switch over".into());
+            // As long as it takes the manager to know the other node for a good candidate.
+            Fault::Switchover => {
+                return within(LEADER_WITHIN, "the manager refuses to switch over", async || {
+                    let asked_at = Instant::now();
+                    patroni.switch_over(old).await.then_some(asked_at)
+                })
+                .await;
             }
-            Fault::Switchover => {}
             Fault::Kill | Fault::StallAndKill => patroni.kill(old),
             Fault::StopManager => drop(signals::stop(patroni.manager_pid(old))),
             Fault::Freeze => patroni.freeze(old),
