@@ -145,7 +145,19 @@ async fn recipe_leads_pool_and_client_to_the_new_primary_and_never_back() {
 
     // The old primary is back, takes writes and does not know.
     frozen.iter().for_each(|pid| assert!(signals::cont(*pid)));
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // Of these eight may be the test's own.
+    let asked = "select sessions from pg_stat_database where datname = 'postgres'";
+    let asked = async || {
+        sqlx::query_scalar::<_, i64>(asked)
+            .fetch_one(&pair.old.pool)
+            .await
+            .unwrap()
+    };
+    let asked_before = asked().await;
+    eventually(SOON, "the recipe has asked the old primary a few times", async || {
+        asked().await > asked_before + 8
+    })
+    .await;
     for _ in 0..6 {
         assert_eq!(port(&pool).await, pair.standby.port());
     }

@@ -183,9 +183,7 @@ impl History {
                 one.probes
                     .push((at, (*rest.first()?).to_owned(), (*rest.get(1)?).to_owned()));
             }
-            "control" => {
-                one.operations += 1;
-            }
+            "control" => one.operations += 1,
             _ => return None,
         }
         Some(())

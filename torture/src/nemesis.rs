@@ -100,14 +100,14 @@ impl Nemesis<'_> {
                 }
                 26 => {
                     // It takes all others with it, and the server recovers by itself.
-                    if let Some(backend) = self.backend(cluster, &mut *dice).await {
+                    if let Some(backend) = self.backend(cluster, dice).await {
                         signals::kill(backend);
                         self.recovered(cluster).await;
                     }
                     "kill backend"
                 }
                 27..30 => {
-                    let backend = self.backend(cluster, &mut *dice).await;
+                    let backend = self.backend(cluster, dice).await;
                     if let Some(backend) = backend.filter(|backend| signals::stop(*backend)) {
                         sleep(Duration::from_millis(long)).await;
                         signals::cont(backend);

@@ -81,7 +81,7 @@ pub async fn run(plan: &Plan) -> Outcome<History> {
         if plan.is_full {
             for promote_at in promotions(now(), until) {
                 // Nothing happens to the server while it is copied.
-                let standby = primary.standby_from("standby", stage::beside(clock.as_ref())).await;
+                let standby = primary.standby_from("standby", stage::server(clock.as_ref())).await;
                 nemesis.haunt_server(&primary, promote_at, &mut on_server).await?;
                 nemesis.promote(&primary, &standby, &proxies).await;
                 primary = standby;

@@ -50,18 +50,25 @@ impl Clock {
     }
 }
 
+/// A server that keeps this time; the standbys beside the first one too.
+pub fn server(clock: Option<&Clock>) -> Builder {
+    let builder = Cluster::builder();
+    match clock {
+        Some(clock) => clock.preload(builder),
+        None => builder,
+    }
+}
+
 pub async fn set_up(clock: Option<&Clock>, mutant: Option<&Mutant>) -> Outcome<Cluster> {
-    let mut builder = Cluster::builder()
+    let cluster = server(clock)
         .setting("max_connections", "200")
         .setting("shared_buffers", "64MB")
         .setting("wal_level", "replica")
         .setting("max_wal_senders", "5")
         .setting("wal_keep_size", "1GB")
-        .setting("autovacuum", "on");
-    if let Some(clock) = clock {
-        builder = clock.preload(builder);
-    }
-    let cluster = builder.try_start().await?;
+        .setting("autovacuum", "on")
+        .try_start()
+        .await?;
     let pool = PgPoolOptions::new().max_connections(1).connect(&cluster.url()).await?;
     leasehold::migrate(&pool).await?;
     sqlx::raw_sql(include_str!("stage.sql")).execute(&pool).await?;
@@ -70,15 +77,6 @@ pub async fn set_up(clock: Option<&Clock>, mutant: Option<&Mutant>) -> Outcome<C
     }
     pool.close().await;
     Ok(cluster)
-}
-
-/// What a standby beside the server starts with.
-pub fn beside(clock: Option<&Clock>) -> Builder {
-    let builder = Cluster::builder();
-    match clock {
-        Some(clock) => clock.preload(builder),
-        None => builder,
-    }
 }
 
 pub async fn audit(connection: &mut PgConnection) -> Outcome<Vec<Audit>> {
