@@ -48,16 +48,26 @@ impl Belief {
 
     /// Where the window stands; `None` once it has ended for good.
     pub(crate) fn standing(&self) -> Option<Standing> {
-        self.settle();
+        self.standing_at(Moment::now())
+    }
+
+    /// The same for who has just read the clocks, to look at many.
+    pub(crate) fn standing_at(&self, now: Moment) -> Option<Standing> {
+        self.settle(now);
         match *self.state.borrow() {
-            State::Held(window) => Some(window.standing(Moment::now())),
+            State::Held(window) => Some(window.standing(now)),
             State::Lost(_) | State::LetGo => None,
         }
     }
 
     /// The window, as long as it is not over.
     pub(crate) fn window(&self) -> Option<Window> {
-        self.settle();
+        self.window_at(Moment::now())
+    }
+
+    /// The same for who has just read the clocks, to look at many.
+    pub(crate) fn window_at(&self, now: Moment) -> Option<Window> {
+        self.settle(now);
         match *self.state.borrow() {
             State::Held(window) => Some(window),
             State::Lost(_) | State::LetGo => None,
@@ -66,7 +76,7 @@ impl Belief {
 
     /// How it was lost, if it was.
     pub(crate) fn loss(&self) -> Option<LossCause> {
-        self.settle();
+        self.settle(Moment::now());
         match *self.state.borrow() {
             State::Lost(cause) => Some(cause),
             State::Held(_) | State::LetGo => None,
@@ -75,7 +85,7 @@ impl Belief {
 
     /// A renewal was confirmed. Refused when the belief has ended meanwhile.
     pub(crate) fn extend(&self, window: Window) -> bool {
-        self.settle();
+        self.settle(Moment::now());
         self.state.send_if_modified(|state| match state {
             State::Held(held) => {
                 *held = window.ending_by(self.hold_until);
@@ -92,7 +102,7 @@ impl Belief {
 
     /// Ends it because a release is about to be sent. False when it had ended before.
     pub(crate) fn let_go(&self) -> bool {
-        self.settle();
+        self.settle(Moment::now());
         self.end(State::LetGo)
     }
 
@@ -100,7 +110,7 @@ impl Belief {
     pub(crate) async fn lost(&self) -> LossCause {
         let mut changes = self.state.subscribe();
         loop {
-            self.settle();
+            self.settle(Moment::now());
             let state = *changes.borrow_and_update();
             match state {
                 State::Lost(cause) => return cause,
@@ -124,14 +134,13 @@ impl Belief {
         })
     }
 
-    fn settle(&self) {
-        let over =
-            |state: &State| matches!(state, State::Held(window) if window.standing(Moment::now()) == Standing::Over);
+    fn settle(&self, now: Moment) {
+        let over = |state: &State| matches!(state, State::Held(window) if window.standing(now) == Standing::Over);
         if !over(&self.state.borrow()) {
             return;
         }
         let cause = match self.hold_until {
-            Some(limit) if limit <= Instant::now() => LossCause::HeldAtMost,
+            Some(limit) if limit <= now.at => LossCause::HeldAtMost,
             _ => LossCause::Expired,
         };
         self.state.send_if_modified(|state| {

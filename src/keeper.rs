@@ -184,7 +184,7 @@ impl Task {
                     waiting: Vec::new(),
                     held,
                 };
-                self.wake_by(entry.wake_at());
+                self.wake_by(entry.wake_at(Moment::now()));
                 self.entries.insert(entry.held.owner, entry);
             }
             Command::Renew(owner, reply) => {
@@ -200,7 +200,7 @@ impl Task {
             Command::LetGo(owner) => {
                 if let Some(entry) = self.entries.remove(&owner) {
                     // It may have been lost in the moment before: then that is told first.
-                    entry.is_alive();
+                    entry.is_alive(Moment::now());
                 }
             }
             Command::Close(_) => unreachable!("run answers it"),
@@ -217,15 +217,16 @@ impl Task {
     /// Looks at every lease: buries what has ended, and asks in one request for all that is due
     /// or will be soon.
     fn renew_due(&mut self) {
-        let now = Instant::now();
-        self.entries.retain(|_, entry| entry.is_alive());
-        let any_due = self.entries.values().any(|entry| entry.is_due(now));
+        // Read once: to read the clocks takes longer than the rest of a look.
+        let now = Moment::now();
+        self.entries.retain(|_, entry| entry.is_alive(now));
+        let any_due = self.entries.values().any(|entry| entry.is_due(now.at, now));
         let mut leases = Vec::new();
         if any_due {
             for entry in self.entries.values_mut() {
                 // "Soon" is half a period: leases that were acquired at different times come to be
                 // renewed together.
-                if entry.is_due(now + entry.held.terms.renew_every / 2) {
+                if entry.is_due(now.at + entry.held.terms.renew_every / 2, now) {
                     entry.due_at = None;
                     leases.push(entry.request(now));
                 }
@@ -235,7 +236,7 @@ impl Task {
         if !leases.is_empty() {
             self.lane.renew(leases, self.answers_to.clone());
         }
-        let next = self.entries.values().filter_map(Entry::wake_at).min();
+        let next = self.entries.values().filter_map(|entry| entry.wake_at(now)).min();
         self.wake_by(next);
     }
 
@@ -244,7 +245,8 @@ impl Task {
             return;
         };
         entry.hear(answer.attempted, answer.outcome);
-        let (is_alive, wake_at) = (entry.is_alive(), entry.wake_at());
+        let now = Moment::now();
+        let (is_alive, wake_at) = (entry.is_alive(now), entry.wake_at(now));
         if is_alive {
             self.wake_by(wake_at);
         } else {
@@ -272,8 +274,8 @@ impl Task {
 
 impl Entry {
     /// False once its belief has ended; says so, if that is news.
-    fn is_alive(&self) -> bool {
-        if self.held.belief.standing().is_some() {
+    fn is_alive(&self, now: Moment) -> bool {
+        if self.held.belief.standing_at(now).is_some() {
             return true;
         }
         if let Some(cause) = self.held.belief.loss() {
@@ -283,18 +285,19 @@ impl Entry {
         false
     }
 
-    fn is_due(&self, now: Instant) -> bool {
+    /// Whether it is to be renewed by then.
+    fn is_due(&self, by: Instant, now: Moment) -> bool {
         let Some(due_at) = self.due_at else { return false };
         if self.held.is_manual && self.waiting.is_empty() {
             return false;
         }
         // A suspended machine, or a step of the wall clock: only the database can tell.
-        due_at <= now || self.held.belief.standing() == Some(Standing::Suspect)
+        due_at <= by || self.held.belief.standing_at(now) == Some(Standing::Suspect)
     }
 
-    fn wake_at(&self) -> Option<Instant> {
-        let over_at = self.held.belief.window()?.until();
-        let look_at = Instant::now() + LOOK_EVERY;
+    fn wake_at(&self, now: Moment) -> Option<Instant> {
+        let over_at = self.held.belief.window_at(now)?.until();
+        let look_at = now.at + LOOK_EVERY;
         let due_at = match self.due_at {
             Some(due_at) if !self.held.is_manual || !self.waiting.is_empty() => due_at,
             _ => over_at,
@@ -302,12 +305,12 @@ impl Entry {
         Some(over_at.min(due_at).min(look_at))
     }
 
-    fn request(&self, now: Instant) -> RenewRequest {
+    fn request(&self, now: Moment) -> RenewRequest {
         let left = self
             .held
             .belief
-            .window()
-            .map_or(Duration::ZERO, |window| window.until() - now);
+            .window_at(now)
+            .map_or(Duration::ZERO, |window| window.until() - now.at);
         RenewRequest {
             args: RenewArgs {
                 name: self.held.name.clone(),

@@ -74,11 +74,11 @@ proptest! {
                 let (now, due_at) = (Instant::now(), entry.due_at.expect("it is not under way"));
                 let Some(window) = entry.held.belief.window() else {
                     // Over, and nobody is asked any more.
-                    prop_assert!(!entry.is_alive() && entry.wake_at().is_none());
+                    prop_assert!(!entry.is_alive(Moment::now()) && entry.wake_at(Moment::now()).is_none());
                     return Ok(());
                 };
                 // Looked at no later than it is due, and than the window ends.
-                let wake_at = entry.wake_at().expect("it is held");
+                let wake_at = entry.wake_at(Moment::now()).expect("it is held");
                 prop_assert!(wake_at <= due_at.max(now) && wake_at <= window.until());
                 prop_assert!(wake_at <= now + Duration::from_millis(500));
                 prop_assert_eq!(wake_at, due_at.min(window.until()).min(now + Duration::from_millis(500)));
@@ -87,16 +87,17 @@ proptest! {
                     prop_assert!(due_at >= window.until(), "asked in time");
                     return Ok(());
                 }
-                let asked_at = Instant::now();
-                prop_assert!(entry.is_due(asked_at));
-                prop_assert!(due_at <= now || !entry.is_due(asked_at - Duration::from_millis(1)));
+                let attempted = Moment::now();
+                let asked_at = attempted.at;
+                prop_assert!(entry.is_due(asked_at, attempted));
+                prop_assert!(due_at <= now || !entry.is_due(asked_at - Duration::from_millis(1), attempted));
 
-                let (attempted, left) = (Moment::now(), window.until() - asked_at);
-                let patience = entry.request(asked_at).patience;
+                let left = window.until() - asked_at;
+                let patience = entry.request(attempted).patience;
                 prop_assert!(patience <= (left / 3).max(Duration::from_millis(50)) && patience <= Duration::from_secs(5));
                 prop_assert!(patience >= (left / 3).min(Duration::from_secs(5)));
                 entry.due_at = None;
-                prop_assert!(!entry.is_due(asked_at), "it is under way");
+                prop_assert!(!entry.is_due(asked_at, attempted), "it is under way");
                 match fares {
                     Fares::Renewed(share) => {
                         advance((left * share / 1000).min(patience)).await;
@@ -167,7 +168,8 @@ proptest! {
             asked.sort();
             prop_assert_eq!(asked, expected);
             // It looks again when the next is due, and at every window's end.
-            let next = task.entries.values().filter_map(Entry::wake_at).min();
+            let now = Moment::now();
+            let next = task.entries.values().filter_map(|entry| entry.wake_at(now)).min();
             prop_assert_eq!(task.wake_at, next);
             prop_assert!(task.entries.values().all(|entry| entry.held.belief.loss().is_none()), "what is lost is buried");
             Ok(())
