@@ -12,8 +12,8 @@
 //! ```
 //!
 //! 1. Renewals go first; releases, acquires and the queue take turns; the sweep goes last.
-//! 2. A batch takes what is due, oldest first, one request per name unless many wait, and never
-//!    waits to fill up.
+//! 2. A batch takes what is due, oldest first, one request per name unless many wait or it waits
+//!    for nothing. It never waits to fill up, but lets those run first who were just answered.
 //! 3. One bad request never fails its neighbours: a refused batch is sent again in halves.
 //! 4. A statement is never cancelled. Under synchronous replication a cancel turns the wait into
 //!    a success that only the primary knows of.

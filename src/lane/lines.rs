@@ -102,7 +102,7 @@ impl<R: Named> Line<R> {
 
     /// The next batch: what is due, oldest first, at most `cap`. One request per name, so that whoever
     /// was woken does not wait for the longer statement of those who come to stand in line; of a long
-    /// line several, which would each wait for all the others.
+    /// line several, which would each wait for all the others. Those who do not wait are no burden.
     pub(super) fn take_batch(&mut self, now: Instant, cap: usize) -> Vec<Waiting<R>> {
         let mut batch: Vec<Waiting<R>> = Vec::new();
         let mut names = HashSet::new();
@@ -116,7 +116,7 @@ impl<R: Named> Line<R> {
             }
             let fits = waiting.is_due(now)
                 && batch.len() < waiting.batch_at_most
-                && (is_long || names.insert(waiting.request.name().clone()));
+                && (is_long || waiting.request.asks_once() || names.insert(waiting.request.name().clone()));
             if fits {
                 most = most.min(waiting.batch_at_most);
                 batch.push(waiting);
@@ -146,11 +146,20 @@ impl<R: Named> Line<R> {
 
 pub(super) trait Named {
     fn name(&self) -> &LockName;
+
+    /// Whether it asks without standing in line.
+    fn asks_once(&self) -> bool {
+        false
+    }
 }
 
 impl Named for AcquireRequest {
     fn name(&self) -> &LockName {
         &self.args.name
+    }
+
+    fn asks_once(&self) -> bool {
+        self.args.client.is_none()
     }
 }
 

@@ -223,8 +223,16 @@ impl FaultProxy {
     ///
     /// It looks from the call on, not from the first poll.
     pub fn wait_for_execute(&self, sql: &str) -> impl Future<Output = ()> + Send + use<> {
-        let sql = sql.to_owned();
-        self.tell(move |request| request.executes(&sql))
+        self.wait_for_executes(sql, 1)
+    }
+
+    /// As [`wait_for_execute`](Self::wait_for_execute), for the last of so many.
+    pub fn wait_for_executes(&self, sql: &str, times: usize) -> impl Future<Output = ()> + Send + use<> {
+        let (sql, mut seen) = (sql.to_owned(), 0);
+        self.tell(move |request| {
+            seen += usize::from(request.executes(&sql));
+            seen >= times
+        })
     }
 
     fn tell<M>(&self, matches: M) -> impl Future<Output = ()> + Send + use<M>

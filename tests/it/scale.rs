@@ -96,6 +96,58 @@ async fn tasks_that_ask_at_once_share_statements_and_each_gets_its_own_answer() 
     );
 }
 
+// On one thread, where it is certain who runs before the lane does; and of those that give way to the
+// task woken last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn tasks_that_were_answered_together_ask_together_again() {
+    let db = counted("together").await;
+    let (leases, rounds) = (db.client(), 50);
+    let mut tasks = JoinSet::new();
+
+    for task in 0..8 {
+        let leases = leases.clone();
+        tasks.spawn(async move {
+            for _ in 0..rounds {
+                let lease = leases.acquire(format!("task:{task}")).await.unwrap();
+                lease.release().await.unwrap();
+            }
+        });
+    }
+    tasks.join_all().await;
+
+    for kind in ["leasehold.acquire", "leasehold.release"] {
+        let statements = calls(&db, kind).await;
+        assert!(
+            (rounds..rounds + rounds / 5).contains(&statements),
+            "{statements} with {kind} for {rounds} rounds of 8 tasks"
+        );
+    }
+}
+
+#[tokio::test]
+async fn tasks_that_do_not_wait_for_one_name_share_their_statements() {
+    let (db, rounds) = (counted("one_name").await, 50);
+    let _held = db.client().acquire("held").await.unwrap();
+    let leases = db.client();
+    let mut tasks = JoinSet::new();
+
+    for _ in 0..8 {
+        let leases = leases.clone();
+        tasks.spawn(async move {
+            for _ in 0..rounds {
+                assert!(leases.try_acquire("held").await.unwrap().is_none());
+            }
+        });
+    }
+    tasks.join_all().await;
+
+    let statements = calls(&db, "leasehold.acquire").await;
+    assert!(
+        (rounds..rounds + rounds / 5).contains(&statements),
+        "{statements} for {rounds} rounds of 8 tasks"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_that_the_database_refuses_fails_alone_among_its_neighbours() {
     let db = counted("one_bad").await;

@@ -316,11 +316,9 @@ async fn close_ends_a_wait_without_a_limit_although_the_database_does_not_answer
         .build()
         .unwrap();
     assert!(leases.try_acquire(&name).await.unwrap().is_none());
-    let asked = proxy.wait_for_execute("leasehold.acquire");
-    let waiter = tokio::spawn(leases.acquire(&name).into_future());
-    asked.await;
     // Answered once, it waits without a limit.
-    let asked_again = proxy.wait_for_execute("leasehold.acquire");
+    let asked_again = proxy.wait_for_executes("leasehold.acquire", 2);
+    let waiter = tokio::spawn(leases.acquire(&name).into_future());
     tokio::time::timeout(SOON, asked_again).await.expect("it asks again");
 
     proxy.pause();
