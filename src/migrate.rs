@@ -99,4 +99,5 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     migration!(20261201000005, "queue"),
     migration!(20261201000006, "admit"),
     migration!(20261201000007, "epoch"),
+    migration!(20261201000008, "quick"),
 ];

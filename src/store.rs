@@ -2,8 +2,8 @@
 //!
 //! Every name is written with its schema, operators too, so that a hostile `search_path` changes
 //! nothing. What must be set for one statement alone is set inside it with
-//! `set_config(…, true)`; the call of our function takes an argument from that row, so that the
-//! setting comes first. Nothing is ever set on the lane's session, which a pooler leaks or refuses.
+//! `set_config(…, true)`, in an argument of our function, so that the setting comes first. Nothing
+//! is ever set on the lane's session, which a pooler leaks or refuses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -433,8 +433,9 @@ const ACQUIRE: &str = "\
         pg_catalog.current_setting('synchronous_standby_names'), a.ahead, \
         case when a.ahead is not null and $5 is not null then leasehold.ticket($2) end, \
         case when a.ahead is not null then pg_catalog.set_config('synchronous_commit', 'off', true) end \
-    from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
-        cross join lateral leasehold.acquire(case when s.bound is not null then $1 end, $2, $3, $4, $5, $6) as a";
+    from leasehold.acquire(\
+        case when pg_catalog.set_config('lock_timeout', '100ms', true) is not null then $1 end, \
+        $2, $3, $4, $5, $6) as a";
 
 const ACQUIRE_MANY: &str = "\
     select a.owner, a.outcome, a.fencing_token, a.expires_in, a.held_by, a.held_since, \
@@ -442,36 +443,35 @@ const ACQUIRE_MANY: &str = "\
         case when a.ahead is not null and $6 is not null then leasehold.ticket(a.owner) end, \
         case when pg_catalog.bool_and(a.ahead is not null) over () \
             then pg_catalog.set_config('synchronous_commit', 'off', true) end \
-    from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
-        cross join lateral leasehold.acquire_many(\
-            case when s.bound is not null then $1 end, $2, $3, $4, $5, $6) as a";
+    from leasehold.acquire_many(\
+        case when pg_catalog.set_config('lock_timeout', '100ms', true) is not null then $1 end, \
+        $2, $3, $4, $5, $6) as a";
 
 const RENEW: &str = "\
     select r.owner, r.outcome, r.expires_in \
-    from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
-        cross join lateral leasehold.renew(case when s.bound is not null then $1 end, $2, $3) as r";
+    from leasehold.renew(\
+        case when pg_catalog.set_config('lock_timeout', '100ms', true) is not null then $1 end, $2, $3) as r";
 
 // A release that is lost in a crash costs a ttl of waiting, no more: it does not wait for the
 // disk. Where it must (held_on), the function puts that back.
 const RELEASE: &str = "\
-    select $2, r.outcome \
-    from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
-        cross join pg_catalog.set_config('synchronous_commit', 'off', true) as f (flush) \
-        cross join lateral leasehold.release(\
-            case when s.bound is not null and f.flush is not null then $1 end, $2, $3, $4) as r (outcome)";
+    select $2, leasehold.release(\
+        case when pg_catalog.set_config('lock_timeout', '100ms', true) is not null \
+            and pg_catalog.set_config('synchronous_commit', 'off', true) is not null then $1 end, \
+        $2, $3, $4)";
 
 const RELEASE_MANY: &str = "\
     select r.owner, r.outcome \
-    from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
-        cross join pg_catalog.set_config('synchronous_commit', 'off', true) as f (flush) \
-        cross join lateral leasehold.release_many(\
-            case when s.bound is not null and f.flush is not null then $1 end, $2, $3, $4) as r";
+    from leasehold.release_many(\
+        case when pg_catalog.set_config('lock_timeout', '100ms', true) is not null \
+            and pg_catalog.set_config('synchronous_commit', 'off', true) is not null then $1 end, \
+        $2, $3, $4) as r";
 
 const SWEEP: &str = "\
     select w.removed, w.again_in \
-    from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
-        cross join pg_catalog.set_config('synchronous_commit', 'off', true) as f (flush) \
-        cross join lateral leasehold.sweep(case when s.bound is not null and f.flush is not null then 1000 end) as w";
+    from leasehold.sweep(\
+        case when pg_catalog.set_config('lock_timeout', '100ms', true) is not null \
+            and pg_catalog.set_config('synchronous_commit', 'off', true) is not null then 1000 end) as w";
 
 // The last column asks whether this very statement is prepared under the name that sqlx gave it: a pooler
 // that keeps prepared statements for its clients gives them names of its own. Should sqlx choose other

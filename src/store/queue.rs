@@ -102,10 +102,10 @@ const HEARTBEAT: &str = "\
     select h.owner, h.outcome, h.ahead, h.expires_in, h.held_by, h.held_since, \
         case when $4 and pg_catalog.pg_notification_queue_usage() < 0.9 \
             then pg_catalog.pg_notify(leasehold.channel($1), '') end \
-    from pg_catalog.set_config('lock_timeout', '100ms', true) as s (bound) \
-        cross join pg_catalog.set_config('synchronous_commit', 'off', true) as f (flush) \
-        cross join lateral leasehold.heartbeat(\
-            case when s.bound is not null and f.flush is not null then $1 end, $2, $3) as h";
+    from leasehold.heartbeat(\
+        case when pg_catalog.set_config('lock_timeout', '100ms', true) is not null \
+            and pg_catalog.set_config('synchronous_commit', 'off', true) is not null then $1 end, \
+        $2, $3) as h";
 
 const LEAVE: &str = "\
     select l.outcome, w.outcome \

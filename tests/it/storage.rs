@@ -175,6 +175,45 @@ async fn sweep_rests_at_its_end_and_begins_anew_after_a_minute() {
 
 /// Else the sweep would leave it for as long as the lease would have lasted.
 #[tokio::test]
+async fn names_are_read_from_their_newest_version_on_while_a_snapshot_is_open() {
+    let db = TestDb::own("storage_snapshot").await;
+    let [mut session, mut backup] = sessions(&db).await;
+    run(&mut session, "set synchronous_commit = off").await;
+    run(
+        &mut backup,
+        "begin isolation level repeatable read; select from leasehold.locks",
+    )
+    .await;
+    let names = ["hot", "hotter"];
+
+    for _ in 0..CYCLES_UNDER_A_SNAPSHOT {
+        cycle_in_a_set(&mut session, &names).await;
+        cycle(&mut session, "hot").await;
+    }
+    let in_a_set = entries_read(&mut session, async |session| cycle_in_a_set(session, &names).await).await;
+    let alone = entries_read(&mut session, async |session| cycle(session, "hot").await).await;
+    let _held = grant_all(&mut session, &names, "1 hour").await;
+    let missed = entries_read(&mut session, async |session| {
+        assert_eq!(ask(session, "hot").await, "held");
+        let answers = acquire_many(session, &names, &[Uuid::new_v4(), Uuid::new_v4()], "1 minute").await;
+        assert!(answers.iter().all(|answer| answer.outcome == "held"));
+    })
+    .await;
+    let by_an_equation = entries_read(&mut session, async |session| {
+        run(session, "select from leasehold.locks where name = 'hot'").await;
+    })
+    .await;
+
+    assert!(
+        by_an_equation > 100,
+        "{by_an_equation}: no version is kept, or none is counted"
+    );
+    assert!(in_a_set < 10, "{in_a_set} for two names, beside {by_an_equation}");
+    assert!(alone < 5, "{alone}, beside {by_an_equation}");
+    assert!(missed < 10, "{missed} for three answers, beside {by_an_equation}");
+}
+
+#[tokio::test]
 async fn row_of_a_free_name_tells_since_when_it_is_free() {
     let db = TestDb::shared().await;
     let [mut session] = sessions(&db).await;
@@ -410,6 +449,27 @@ async fn grant_all(session: &mut PgConnection, names: &[&str], ttl: &str) -> Vec
         .collect()
 }
 
+async fn cycle(session: &mut PgConnection, name: &str) {
+    let granted = grant(session, name, "1 minute").await;
+    assert_eq!(release(session, &granted, "0").await, "released");
+}
+
+async fn cycle_in_a_set(session: &mut PgConnection, names: &[&str]) {
+    let granted = grant_all(session, names, "1 minute").await;
+    assert_eq!(release_many(session, &granted, "0").await, ["released", "released"]);
+}
+
+/// How many entries of the names' index `work` reads, in one transaction.
+async fn entries_read(session: &mut PgConnection, work: impl AsyncFnOnce(&mut PgConnection)) -> i64 {
+    let read = "select pg_stat_get_xact_tuples_returned('leasehold.locks_pkey'::regclass)";
+    run(session, "begin").await;
+    let before: i64 = sqlx::query_scalar(read).fetch_one(&mut *session).await.unwrap();
+    work(session).await;
+    let after: i64 = sqlx::query_scalar(read).fetch_one(&mut *session).await.unwrap();
+    run(session, "commit").await;
+    after - before
+}
+
 async fn log_position(session: &mut PgConnection) -> i64 {
     let position = "select (pg_current_wal_insert_lsn() - '0/0')::int8";
     sqlx::query_scalar(position).fetch_one(session).await.unwrap()
@@ -431,4 +491,6 @@ async fn assert_hot(db: &TestDb, updates: i64) {
     assert!(hot * 10 > updated * 9, "{hot} of {updated} updates were HOT");
 }
 
+/// Each leaves two versions, of which a page holds some sixty, and each page an entry in the index.
+const CYCLES_UNDER_A_SNAPSHOT: u32 = 2000;
 const SWEPT_WITHIN: Duration = Duration::from_secs(90);

@@ -19,8 +19,10 @@ async fn a_read_only_role_gets_the_typed_error_and_may_look() {
         let (role, name) = (client_role(&role, &settings).await, unique_name!());
         let lease = roles::database().await.client().acquire(&name).await.unwrap();
 
-        refused_as_read_only(&role, &name).await;
+        refused_as_read_only(&role, &unique_name!()).await;
 
+        // Held: to see that, nothing is written.
+        assert!(role.client().try_acquire(&name).await.unwrap().is_none());
         assert!(matches!(lease.begin(&role.pool).await, Err(Error::ReadOnly { .. })));
         assert_eq!(role.client().inspect(&name).await.unwrap().unwrap().name, name);
         assert_eq!(lease.release().await.unwrap(), Release::Released);

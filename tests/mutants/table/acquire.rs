@@ -22,17 +22,23 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "acquire grants what is held", "I2",
-        &[In("acquire", "and (l.owner is null or l.expires_at <= clock_timestamp()) ", "")],
+        &[
+            In("acquire", "exit when present.owner is not null and present.expires_at > clock_timestamp();", ""),
+            In("acquire", "and (l.owner is null or l.expires_at <= clock_timestamp()) ", ""),
+        ],
         "outcomes::free_name_is_granted_and_a_held_one_tells_who_holds_it",
     ),
     mutant(
         "acquire grants what will run out within its term", "I2",
-        &[In("acquire", "l.expires_at <= clock_timestamp()) and not is_promised", "l.expires_at <= clock_timestamp() + term) and not is_promised")],
+        &[
+            In("acquire", "exit when present.owner is not null and present.expires_at > clock_timestamp();", "exit when present.owner is not null and present.expires_at > clock_timestamp() + term;"),
+            In("acquire", "l.expires_at <= clock_timestamp())", "l.expires_at <= clock_timestamp() + term)"),
+        ],
         "outcomes::free_name_is_granted_and_a_held_one_tells_who_holds_it",
     ),
     mutant(
         "acquire grants only what was released", "I14",
-        &[In("acquire", "(l.owner is null or l.expires_at <= clock_timestamp()) and not is_promised", "l.owner is null and not is_promised")],
+        &[In("acquire", "exit when present.owner is not null and present.expires_at > clock_timestamp();", "exit when present.owner is not null;")],
         "outcomes::own_grant_that_ran_out_is_granted_anew_with_a_higher_token",
     ),
     mutant(
@@ -126,7 +132,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "acquire ignores the queue", "first come, first served",
-        &[In("acquire", "and not is_promised ", "")],
+        &[In("acquire", "exit when present.has_queue and exists", "exit when false and exists")],
         "queue_sql::order::one_and_set_answer_the_same_in_every_state_of_the_name_and_its_queue",
     ),
     mutant(
@@ -136,10 +142,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "acquire locks the row before it knows the queue", "I14",
-        &[
-            In("acquire", "and not is_promised ", ""),
-            In("acquire", "if found then locked_at", "if found and not is_promised then locked_at"),
-        ],
+        &[In("acquire", "exit when present.has_queue and exists", "perform from leasehold.locks as l where l.ctid = present.spot for update skip locked; exit when present.has_queue and exists")],
         "queue_sql::interleavings::latecomer_that_is_refused_a_promised_name_keeps_nothing_of_it_locked",
     ),
     mutant(
@@ -174,7 +177,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "acquire checks no argument", "I17",
-        &[In("acquire", "if leasehold.complaint(acquire.lock_name, acquire.owner, acquire.ttl, acquire.holder) is not null then", "if false then")],
+        &[In("acquire", "if not leasehold.fits(acquire.lock_name, acquire.owner, acquire.ttl, acquire.holder) then", "if false then")],
         "outcomes_arguments::argument_out_of_range_is_refused_with_the_name_of_the_lock",
     ),
     mutant(
@@ -211,6 +214,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "acquire follows the caller's search_path", "rights",
         &[In("acquire", "SET search_path TO 'pg_catalog', 'pg_temp' ", "")],
         "migrate::again::every_function_has_a_comment_and_every_security_definer_a_pinned_path",
+    ),
+    mutant(
+        "acquire reads a name from its oldest version on", "cost",
+        &[In("acquire", "from leasehold.locks as l where l.name >= acquire.lock_name and l.name <= acquire.lock_name order by l.name desc limit 1; has_row := found; if not", "from leasehold.locks as l where l.name = acquire.lock_name; has_row := found; if not")],
+        "storage::names_are_read_from_their_newest_version_on_while_a_snapshot_is_open",
     ),
     mutant(
         "acquire may scan the queue", "cost",

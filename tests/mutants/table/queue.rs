@@ -72,22 +72,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "ahead counts the dead", "I14",
-        &[In("ahead", "from leasehold.live_waiters as w", "from leasehold.waiters as w")],
+        &[In("ahead", "where (select c.expires_at from leasehold.clients as c where c.client = g.client) > clock_timestamp()", "")],
         "queue_sql::order::waiters_whose_client_is_dead_are_overtaken_and_counted_by_nobody",
     ),
     mutant(
         "ahead counts who asks", "I14",
-        &[In("ahead", "and w.ticket < coalesce(ahead.ticket, w.ticket + 1)", "and w.ticket <= coalesce(ahead.ticket, w.ticket + 1)")],
+        &[In("ahead", "and w.ticket < coalesce(ahead.ticket,", "and w.ticket <= coalesce(ahead.ticket,")],
         "queue_sql::interleavings::waiter_that_registers_for_a_free_name_with_somebody_ahead_is_served_once_that_one_has_gone",
     ),
     mutant(
         "places count the dead", "I14",
-        &[In("places", "count(*) filter (where w.is_alive) over before", "count(*) over before")],
+        &[In("places", "count(a.client) over before", "count(*) over before")],
         "queue_sql::order::waiters_whose_client_is_dead_are_overtaken_and_counted_by_nobody",
     ),
     mutant(
         "places count over all names", "I14",
-        &[In("places", "partition by w.name order by w.ticket", "order by w.ticket")],
+        &[In("places", "partition by v.name order by v.ticket", "order by v.ticket")],
         "queue_sql::order::set_puts_the_waiters_of_each_name_in_line_and_grants_what_is_free_of_a_line",
     ),
     mutant(

@@ -27,17 +27,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "release ignores hold_at_least", "hold_at_least",
-        &[In("release", "if release.hold_at_least > '0' and held_until > clock_timestamp() then", "if false then")],
+        &[In("release", "if release.hold_at_least > '0' then", "if false then")],
         "outcomes::name_is_held_on_from_the_acquisition_by_nobody_known",
     ),
     mutant(
         "release counts hold_at_least from the release", "hold_at_least",
-        &[In("release", "l.acquired_at + make_interval", "clock_timestamp() + make_interval")],
+        &[In("release", "expires_at = l.acquired_at + make_interval", "expires_at = clock_timestamp() + make_interval")],
         "outcomes::name_is_held_on_from_the_acquisition_by_nobody_known",
     ),
     mutant(
         "release without a hold looks at the clock of the acquisition", "I14 under clock steps",
-        &[In("release", "if release.hold_at_least > '0' and held_until > clock_timestamp() then", "if held_until > clock_timestamp() then")],
+        &[In("release", "if release.hold_at_least > '0' then", "if true then")],
         "outcomes::release_without_a_hold_frees_the_name_although_the_clock_was_stepped_back_since",
     ),
     mutant(
@@ -70,17 +70,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "release wakes nobody", "I13",
-        &[In("release", "perform leasehold.wake(release.lock_name); end if; return 'released';", "null; end if; return 'released';")],
+        &[In("release", "perform leasehold.wake(release.lock_name);", "null;")],
         "queue_sql::wakes::whatever_frees_the_name_tells_the_first_live_waiter_and_nobody_else",
     ),
     mutant(
         "release that holds on wakes nobody", "I13",
-        &[In("release", "perform leasehold.wake(release.lock_name); end if; perform leasehold.make_durable();", "null; end if; perform leasehold.make_durable();")],
+        &[In("release", "if release.wake and exists", "if release.wake and not is_held_on and exists")],
         "queue_sql::wakes::whatever_frees_the_name_tells_the_first_live_waiter_and_nobody_else",
     ),
     mutant(
         "release wakes though told not to", "I14 with a full queue",
-        &[In("release", "expires_at = clock_timestamp() where l.name = release.lock_name; if release.wake and exists", "expires_at = clock_timestamp() where l.name = release.lock_name; if exists")],
+        &[In("release", "if release.wake and exists", "if exists")],
         "queue_sql::wakes::what_frees_nothing_or_is_told_not_to_wake_tells_nobody",
     ),
     mutant(
@@ -95,7 +95,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "release checks no argument", "I17",
-        &[In("release", "if leasehold.complaint(release.lock_name, release.owner, '1 second', null) is not null then", "if false then")],
+        &[In("release", "if not leasehold.fits(release.lock_name, release.owner, '1 second', null) then", "if false then")],
         "outcomes_arguments::argument_out_of_range_is_refused_with_the_name_of_the_lock",
     ),
     mutant(
@@ -104,31 +104,38 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "outcomes_arguments::argument_out_of_range_is_refused_with_the_name_of_the_lock",
     ),
     mutant(
+        "release reads a name from its oldest version on", "cost",
+        &[In("release", "where n.name >= release.lock_name and n.name <= release.lock_name order by n.name desc limit 1", "where n.name = release.lock_name")],
+        "storage::names_are_read_from_their_newest_version_on_while_a_snapshot_is_open",
+    ),
+    mutant(
+        "release_many reads a name from its oldest version on", "cost",
+        &[In("release_many", "where n.name >= r.name and n.name <= r.name order by n.name desc limit 1", "where n.name = r.name")],
+        "storage::names_are_read_from_their_newest_version_on_while_a_snapshot_is_open",
+    ),
+    mutant(
         "release_many asks for no owner", "I6",
-        &[
-            In("release_many", "as l on l.name = r.name and l.owner = r.owner for no key", "as l on l.name = r.name for no key"),
-            In("release_many", "and l.owner = u.owner and l.owner = any (locked)", "and l.owner = any (locked)"),
-        ],
+        &[In("release_many", "where n.ctid = k.spot and n.owner = r.owner for no key", "where n.ctid = k.spot for no key")],
         "outcomes::release_of_a_set_answers_each_for_itself",
     ),
     mutant(
         "release_many locks for update", "I12, I14",
-        &[In("release_many", "for no key update of l skip locked", "for update of l skip locked")],
+        &[In("release_many", "for no key update of n skip locked", "for update of n skip locked")],
         "outcomes::row_locked_by_a_stranger_is_never_waited_for",
     ),
     mutant(
         "release_many waits for a locked row", "I14",
-        &[In("release_many", "for no key update of l skip locked", "for no key update of l")],
+        &[In("release_many", "for no key update of n skip locked", "for no key update of n")],
         "outcomes::row_locked_by_a_stranger_is_never_waited_for",
     ),
     mutant(
         "release_many ignores hold_at_least", "hold_at_least",
-        &[In("release_many", "when r.hold > '0' then k.acquired_at", "when false then k.acquired_at")],
+        &[In("release_many", "when r.hold > '0' then l.acquired_at", "when false then l.acquired_at")],
         "outcomes::release_of_a_set_answers_each_for_itself",
     ),
     mutant(
         "release_many without a hold looks at the clock of the acquisition", "I14 under clock steps",
-        &[In("release_many", "when r.hold > '0' then k.acquired_at", "when r.hold >= '0' then k.acquired_at")],
+        &[In("release_many", "when r.hold > '0' then l.acquired_at", "when r.hold >= '0' then l.acquired_at")],
         "outcomes::release_without_a_hold_frees_the_name_although_the_clock_was_stepped_back_since",
     ),
     mutant(
@@ -146,7 +153,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "release_many leaves the end as it was", "nothing is left",
-        &[In("release_many", "expires_at = greatest(u.held_until, locked_at)", "expires_at = greatest(u.held_until, l.expires_at)")],
+        &[In("release_many", "expires_at = greatest(t.held_until, t.locked_at)", "expires_at = greatest(t.held_until, l.expires_at)")],
         "storage::row_of_a_free_name_tells_since_when_it_is_free",
     ),
     mutant(
@@ -156,32 +163,32 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "release_many does not mark the queue", "I13",
-        &[In("release_many", "perform leasehold.mark_changing(r.name) from", "perform r.name from")],
+        &[In("release_many", "not release_many.wake or pg_try_advisory_xact_lock_shared(leasehold.mark(l.name)) as is_marked", "true as is_marked")],
         "queue_sql::interleavings::look_beside_an_uncommitted_release_that_has_not_seen_the_waiter_is_busy_and_tells_who_holds_it",
     ),
     mutant(
         "release_many wakes nobody", "I13",
-        &[In("release_many", "perform leasehold.wake(r.name) from", "perform r.name from")],
+        &[In("release_many", "perform leasehold.wake(f.name) from", "perform f.name from")],
         "queue_sql::wakes::release_of_a_set_tells_the_first_of_each_name_that_was_released",
     ),
     mutant(
         "release_many wakes though told not to", "I14 with a full queue",
-        &[In("release_many", "if release_many.wake then perform leasehold.wake(r.name)", "if true then perform leasehold.wake(r.name)")],
+        &[In("release_many", "if release_many.wake then if", "if true then if")],
         "queue_sql::wakes::what_frees_nothing_or_is_told_not_to_wake_tells_nobody",
     ),
     mutant(
         "release_many wakes for what it did not release", "I13",
-        &[In("release_many", "where r.owner = any (locked) and exists (select from leasehold.waiters", "where exists (select from leasehold.waiters")],
+        &[In("release_many", "from unnest(freed) as f (name) where exists", "from unnest(release_many.lock_names) as f (name) where exists")],
         "queue_sql::wakes::release_of_a_set_tells_the_first_of_each_name_that_was_released",
     ),
     mutant(
         "release_many checks no argument", "I17",
-        &[In("release_many", "where leasehold.complaint(r.name, r.owner, '1 second', null) is not null;", "where false;")],
+        &[In("release_many", "where not leasehold.fits(r.name, r.owner, '1 second', null) or r.hold", "where r.hold")],
         "outcomes_arguments::argument_out_of_range_is_refused_with_the_name_of_the_lock",
     ),
     mutant(
         "release_many checks no hold_at_least", "I17",
-        &[In("release_many", "where r.hold not between '0' and '366 days';", "where false;")],
+        &[In("release_many", "or r.hold not between '0' and '366 days';", ";")],
         "outcomes_arguments::argument_out_of_range_is_refused_with_the_name_of_the_lock",
     ),
 ];
