@@ -22,7 +22,7 @@ begin
     perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 
     if (select coalesce(max(v.version), 0) from leasehold.version as v) < 20261201000008 then
-        -- An update parses a check constraint each time anew: 4 us. Names come in through acquire and
+        -- An update parses a check constraint each time anew: 5 us. Names come in through acquire and
         -- acquire_many alone, which look at their length.
         alter table leasehold.locks drop constraint if exists locks_name_length;
 
@@ -369,7 +369,6 @@ begin
             set search_path = pg_catalog, pg_temp
             set enable_seqscan = off
             set enable_bitmapscan = off
-            set enable_hashjoin = on
             set plan_cache_mode = force_generic_plan
         as $$
         declare

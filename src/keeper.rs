@@ -217,7 +217,7 @@ impl Task {
     /// Looks at every lease: buries what has ended, and asks in one request for all that is due
     /// or will be soon.
     fn renew_due(&mut self) {
-        // Read once: to read the clocks takes longer than the rest of a look.
+        // Read once for all: to read both clocks is a good part of a look.
         let now = Moment::now();
         self.entries.retain(|_, entry| entry.is_alive(now));
         let any_due = self.entries.values().any(|entry| entry.is_due(now.at, now));

@@ -2,8 +2,8 @@
 //!
 //! Every name is written with its schema, operators too, so that a hostile `search_path` changes
 //! nothing. What must be set for one statement alone is set inside it with
-//! `set_config(…, true)`, in an argument of our function, so that the setting comes first. Nothing
-//! is ever set on the lane's session, which a pooler leaks or refuses.
+//! `set_config(…, true)`, in an argument of our function or a row that it depends on, so that the
+//! setting comes first. Nothing is ever set on the lane's session, which a pooler leaks or refuses.
 
 use std::sync::Arc;
 use std::time::Duration;

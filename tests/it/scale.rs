@@ -148,6 +148,42 @@ async fn tasks_that_do_not_wait_for_one_name_share_their_statements() {
     );
 }
 
+#[tokio::test]
+async fn statements_inside_the_functions_are_not_planned_at_each_call() {
+    let db = counted("planned_once").await;
+    let mut session = db.pool.acquire().await.unwrap();
+    let settings = "set pg_stat_statements.track = 'all'; set pg_stat_statements.track_planning = on";
+    sqlx::raw_sql(settings).execute(&mut *session).await.unwrap();
+
+    // Statistics are what makes a plan for the arguments at hand look cheaper.
+    let waiters = "insert into leasehold.clients select md5(n::text)::uuid, 'infinity' from generate_series(1, 9) as n; \
+        insert into leasehold.waiters (name, owner, client) \
+            select 'line ' || n % 30, gen_random_uuid(), md5((n % 9 + 1)::text)::uuid from generate_series(1, 3000) as n; \
+        analyze leasehold.waiters, leasehold.clients";
+    sqlx::raw_sql(waiters).execute(&mut *session).await.unwrap();
+    let cycle = "select leasehold.acquire('a', md5('a')::uuid, '1 s'); \
+        select leasehold.release('a', md5('a')::uuid); \
+        select leasehold.acquire_many(array['b', 'c'], array[md5('b')::uuid, md5('c')::uuid], array['1 s', '1 s']::interval[]); \
+        select leasehold.acquire_many(array['b', 'c'], array[md5('d')::uuid, md5('e')::uuid], array['1 s', '1 s']::interval[]); \
+        select leasehold.release_many(array['b', 'c'], array[md5('b')::uuid, md5('c')::uuid]); \
+        select leasehold.ahead('line 7', null), leasehold.wake('line 7')";
+    for _ in 0..CYCLES_TO_PLAN {
+        sqlx::raw_sql(cycle).execute(&mut *session).await.unwrap();
+    }
+
+    let planned = "select query, calls, plans from pg_stat_statements \
+        where not toplevel and calls >= $1 and dbid = (select oid from pg_database where datname = current_database())";
+    let planned: Vec<(String, i64, i64)> = sqlx::query_as(planned)
+        .bind(CYCLES_TO_PLAN)
+        .fetch_all(&mut *session)
+        .await
+        .unwrap();
+    assert!(planned.len() > 10, "{planned:?}: not counted");
+    for (query, calls, plans) in planned {
+        assert!(plans < calls / 2, "planned {plans} times in {calls} calls: {query}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_that_the_database_refuses_fails_alone_among_its_neighbours() {
     let db = counted("one_bad").await;
@@ -209,6 +245,8 @@ async fn clients_that_insert_the_same_new_names_at_once_never_deadlock() {
     let deadlocks: i64 = sqlx::query_scalar(sql).fetch_one(&db.pool).await.unwrap();
     assert_eq!(deadlocks, 0);
 }
+
+const CYCLES_TO_PLAN: i64 = 40;
 
 /// A database on a cluster that counts statements, and sees a deadlock before the lane's own
 /// bound on waiting ends it.
