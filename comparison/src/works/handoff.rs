@@ -33,6 +33,9 @@ use crate::works::announce;
 
 pub const UPDATE: &str = "one update";
 pub const NOTIFY: &str = "notify round trip";
+/// The same when nothing has run for [`HOLD`], as at the end of a turn in a short line.
+const UPDATE_RESTED: &str = "one update, after 5 ms of rest";
+const NOTIFY_RESTED: &str = "notify round trip, after 5 ms of rest";
 pub const HOT_NAMES: usize = 16;
 pub const HOT_WAITERS: usize = 4;
 pub const COUNTED_LINE: usize = 64;
@@ -275,8 +278,10 @@ fn most_to_least_turns(turns: &[Turn], line: usize) -> Option<f64> {
 /// for no flush.
 async fn limits(plan: &Plan, options: &PgConnectOptions, round: u32, figures: &mut Figures) -> Outcome<()> {
     let update = OneUpdate(Update::connect(options, 0).await?);
-    let (lap, _) = lap::run(vec![update], plan.lap).await?;
+    let (lap, mut updates) = lap::run(vec![update], plan.lap).await?;
     figures.record_latencies(Key::new('B', "", UPDATE, 1), round, lap.milliseconds);
+    let rested = after_rest(plan, &mut updates[0]).await?;
+    figures.record_latencies(Key::new('B', "", UPDATE_RESTED, 1), round, rested);
 
     let mut listener = PgListener::connect_with(&peers::pool(options)).await?;
     listener.listen("yardstick").await?;
@@ -284,9 +289,23 @@ async fn limits(plan: &Plan, options: &PgConnectOptions, round: u32, figures: &m
     sqlx::query("set synchronous_commit = off")
         .execute(&mut connection)
         .await?;
-    let (lap, _) = lap::run(vec![RoundTrip { connection, listener }], plan.lap).await?;
+    let (lap, mut trips) = lap::run(vec![RoundTrip { connection, listener }], plan.lap).await?;
     figures.record_latencies(Key::new('B', "", NOTIFY, 1), round, lap.milliseconds);
+    let rested = after_rest(plan, &mut trips[0]).await?;
+    figures.record_latencies(Key::new('B', "", NOTIFY_RESTED, 1), round, rested);
     Ok(())
+}
+
+/// Milliseconds that a step takes when nothing has run for [`HOLD`] before it.
+async fn after_rest(plan: &Plan, step: &mut impl Step) -> Outcome<Vec<f64>> {
+    let (mut milliseconds, until) = (Vec::new(), Instant::now() + plan.lap.counted);
+    while Instant::now() < until {
+        sleep(HOLD).await;
+        let from = Instant::now();
+        step.step().await?;
+        milliseconds.push(from.elapsed().as_secs_f64() * 1e3);
+    }
+    Ok(milliseconds)
 }
 
 struct OneUpdate(Update);
