@@ -1,6 +1,6 @@
 CARGO    ?= cargo
 # Not --all-features: tls-native-tls needs OpenSSL's headers, which a bare machine does not have.
-FEATURES := leasehold/serde
+FEATURES := leasehold/cli,leasehold/serde
 # How long `make torture` lasts.
 MINUTES  ?= 10
 # How long `make fuzz` spends on each target.

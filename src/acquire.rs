@@ -11,12 +11,13 @@ use tracing::{debug, warn};
 use crate::belief::Belief;
 use crate::client::LeaseClient;
 use crate::error::{Error, Operation};
+use crate::info::Waiting;
 use crate::keeper::Held;
 use crate::lane::{Answer, AskFailed, Grant, Lane};
 use crate::lease::Lease;
 use crate::name::LockName;
 use crate::owner::{OwnerToken, check_holder};
-use crate::queue::Turn;
+use crate::queue::{Turn, Watcher};
 use crate::store::{AcquireArgs, Reason};
 use crate::trust::{Terms, Window};
 
@@ -54,6 +55,7 @@ pub struct Acquire {
     hold_at_most: Option<Duration>,
     is_manual: bool,
     holder: Option<String>,
+    watcher: Option<Watcher>,
 }
 
 impl Acquire {
@@ -67,6 +69,7 @@ impl Acquire {
             hold_at_most: None,
             is_manual: false,
             holder: None,
+            watcher: None,
         }
     }
 
@@ -109,6 +112,23 @@ impl Acquire {
     /// `application@host:pid` unless set here or for the client.
     pub fn holder(mut self, holder: impl Into<String>) -> Self {
         self.holder = Some(holder.into());
+        self
+    }
+
+    /// Tells `watcher` how the wait goes on: after each answer that is not a grant, and with each heartbeat (see
+    /// [`heartbeat_every`](crate::LeaseClientBuilder::heartbeat_every)). It runs on the task that waits and must not
+    /// block.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(leases: leasehold::LeaseClient) -> Result<(), leasehold::Error> {
+    /// let lease = leases.acquire("reindex").watch(|waiting| println!("{} ahead", waiting.ahead)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn watch(mut self, watcher: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
+        self.watcher = Some(Watcher::new(watcher));
         self
     }
 
@@ -206,6 +226,7 @@ impl Acquire {
             hold_at_least: self.hold_at_least,
             hold_at_most: self.hold_at_most,
             is_manual: self.is_manual,
+            watcher: self.watcher,
         };
         Ok((self.client, plan))
     }
@@ -237,6 +258,7 @@ pub(crate) struct Plan {
     hold_at_least: Duration,
     hold_at_most: Option<Duration>,
     is_manual: bool,
+    watcher: Option<Watcher>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -276,6 +298,7 @@ async fn acquire(client: &LeaseClient, plan: Plan, wait: Wait) -> Result<Lease, 
         Wait::None => Turn::to_ask_once(),
         Wait::Until(_) | Wait::ForEver => client.queue()?.turn(plan.args.owner, plan.args.name.clone()),
     };
+    turn.watched_by(plan.watcher.clone());
     loop {
         let limit = match deadline {
             None if turn.known().is_none() && !turn.is_busy() => Some(first_answer_by),

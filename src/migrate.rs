@@ -42,9 +42,26 @@ pub async fn migrate(pool: &PgPool) -> Result<(), Error> {
     migrated
 }
 
+/// The version of the schema that this release brings: the timestamp of its last migration.
+pub const SCHEMA_VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
+
+/// The SQL of all migrations, for whoever installs schemas by hand. Run in one session, it leads to the same
+/// state as [`migrate`], whatever was installed before.
+///
+/// # Examples
+///
+/// ```
+/// assert!(leasehold::schema_sql().contains("create schema"));
+/// ```
+pub fn schema_sql() -> String {
+    let files = MIGRATIONS
+        .iter()
+        .map(|(version, description, sql)| format!("-- {version}_{description}.sql\n\n{}\n", sql.trim_end()));
+    files.collect::<Vec<_>>().join("\n")
+}
+
 async fn bring_up_to_date(conn: &mut PgConnection) -> Result<(), Error> {
-    let latest = MIGRATIONS.last().map(|(version, ..)| *version);
-    if store::version(conn).await.map_err(failed)? >= latest {
+    if store::version(conn).await.map_err(failed)? >= Some(SCHEMA_VERSION) {
         return Ok(());
     }
     // sqlx writes its own statements without schemas: a hostile path would choose what they mean.

@@ -25,6 +25,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
+use crate::info::Waiting;
 use crate::lane::Lane;
 use crate::name::LockName;
 use crate::owner::OwnerToken;
@@ -108,10 +109,15 @@ impl Queue {
 pub(crate) struct Turn {
     place: Option<Place>,
     known: Option<Known>,
+    watcher: Option<Watcher>,
     is_busy: bool,
     busy: u32,
     faults: u32,
 }
+
+/// Whom to tell how a wait goes on.
+#[derive(Clone)]
+pub(crate) struct Watcher(Arc<dyn Fn(&Waiting) + Send + Sync>);
 
 /// A place in line, left when it is dropped.
 #[derive(Debug)]
@@ -128,10 +134,16 @@ impl Turn {
         Self {
             place: None,
             known: None,
+            watcher: None,
             is_busy: false,
             busy: 0,
             faults: 0,
         }
+    }
+
+    /// Whom to tell how the wait goes on.
+    pub(crate) fn watched_by(&mut self, watcher: Option<Watcher>) {
+        self.watcher = watcher;
     }
 
     /// Whom to ask for, so that it stands in line when it is not granted.
@@ -158,7 +170,7 @@ impl Turn {
             (Reason::Held | Reason::Queued, Some(place)) => {
                 self.busy = 0;
                 if !is_news {
-                    place.sleep(deadline).await;
+                    place.sleep(deadline, self.watcher.as_ref()).await;
                 }
             }
             // What keeps it taken ends without telling anybody.
@@ -182,6 +194,7 @@ impl Turn {
         let known = Known::of(answer);
         self.is_busy |= known.is_none();
         self.known = known.or(self.known.take());
+        tell(self.watcher.as_ref(), self.known.as_ref());
         let Some(place) = &self.place else { return false };
         let is_news = place.queue.roster.answered(place.owner, answer);
         if is_news {
@@ -207,7 +220,7 @@ impl Turn {
 
 impl Place {
     /// Waits until it is told to ask again, or the deadline has come.
-    async fn sleep(&self, deadline: Option<Instant>) {
+    async fn sleep(&self, deadline: Option<Instant>, watcher: Option<&Watcher>) {
         let roster = &self.queue.roster;
         roster.sleeps(self.owner);
         loop {
@@ -216,7 +229,7 @@ impl Place {
                 return;
             }
             tokio::select! {
-                () = self.changed.notified() => {}
+                () = self.changed.notified() => tell(watcher, roster.known(self.owner).as_ref()),
                 () = alarm(until) => return,
             }
         }
@@ -228,6 +241,24 @@ impl Drop for Place {
         if self.queue.roster.left(self.owner) && self.was_sent {
             self.queue.lane.leave(self.owner, self.queue.client.ttl);
         }
+    }
+}
+
+impl Watcher {
+    pub(crate) fn new(watcher: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(watcher))
+    }
+}
+
+impl std::fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watcher")
+    }
+}
+
+fn tell(watcher: Option<&Watcher>, known: Option<&Known>) {
+    if let (Some(Watcher(watcher)), Some(known)) = (watcher, known) {
+        watcher(&known.told());
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::info::Waiting;
 use crate::name::LockName;
 use crate::owner::OwnerToken;
 use crate::store::{Beat, BeatOutcome, HeldBy, NotGranted, Reason, Ticket};
@@ -59,6 +60,17 @@ impl Known {
             ahead: answer.ahead,
             is_pinned: answer.reason == Reason::Pinned,
         })
+    }
+
+    /// The same for the application.
+    pub(crate) fn told(&self) -> Waiting {
+        Waiting {
+            holder: self.held_by.holder.clone(),
+            held_since: self.held_by.since,
+            expires_in: self.held_by.expires_in,
+            is_pinned: self.is_pinned,
+            ahead: self.ahead,
+        }
     }
 }
 

@@ -299,7 +299,9 @@ pub(crate) async fn admit(conn: &mut PgConnection, resource: &str, token: Fencin
 }
 
 pub(crate) async fn check<'c>(executor: impl Executor<'c, Database = Postgres>) -> Result<Vec<Finding>, Error> {
+    // Seldom asked, so it is not prepared, and goes through every pooler.
     sqlx::query(CHECK)
+        .persistent(false)
         .fetch_all(executor)
         .await?
         .iter()
@@ -346,6 +348,9 @@ pub(crate) async fn held(
                 held_since: row.try_get(3)?,
                 expires_in: duration(&row.try_get(4)?),
                 is_expired: row.try_get(5)?,
+                waiters: row
+                    .try_get::<Option<i32>, _>(6)?
+                    .map(|waiters| answers::ahead(Some(waiters))),
             })
         })
         .collect()
@@ -506,7 +511,7 @@ const ENTER_EPOCH: &str = "\
 const BREAK_LEASE: &str = "select leasehold.break_lease($1)";
 
 const HELD: &str = "\
-    select h.name, h.holder, h.fencing_token, h.held_since, h.expires_in, h.expired \
+    select h.name, h.holder, h.fencing_token, h.held_since, h.expires_in, h.expired, h.waiters \
     from leasehold.held as h \
     where $1::pg_catalog.text is null or h.name operator(pg_catalog.=) $1 \
     order by h.name using operator(pg_catalog.<)";

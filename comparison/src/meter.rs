@@ -58,9 +58,14 @@ impl Cost {
     }
 }
 
+/// Processor time of this process and of a server so far.
+pub fn busy(cluster: &Cluster) -> Duration {
+    client_cpu() + server_cpu(cluster)
+}
+
 /// Top-level statements since the extension was made, of every session but those that ask for them;
-/// heartbeats, whose number depends on time alone, left out.
-pub async fn statements_but_heartbeats(session: &mut PgConnection) -> Outcome<i64> {
+/// heartbeats and sweeps, whose number depends on time alone, left out.
+pub async fn statements_of_work(session: &mut PgConnection) -> Outcome<i64> {
     let heartbeats = sqlx::query_scalar::<_, i64>(HEARTBEATS)
         .fetch_one(&mut *session)
         .await?;
@@ -116,7 +121,7 @@ const STATEMENTS: &str = "
 
 const HEARTBEATS: &str = "
     select coalesce(sum(calls), 0)::bigint from pg_stat_statements
-    where toplevel and query not like '%pg_stat%' and query like '%leasehold.heartbeat(%'";
+    where toplevel and query not like '%pg_stat%' and (query like '%leasehold.heartbeat(%' or query like '%leasehold.sweep(%')";
 
 const CALLS: &str = "
     select coalesce(sum(calls), 0)::bigint from pg_stat_user_functions

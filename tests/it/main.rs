@@ -6,6 +6,8 @@ mod support;
 
 mod admit;
 mod cancellation;
+#[cfg(feature = "cli")]
+mod cli;
 mod dropping;
 mod durability;
 mod epoch;

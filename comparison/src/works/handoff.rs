@@ -63,13 +63,18 @@ pub async fn run(plan: &Plan, servers: &Servers, dice: &mut Dice, figures: &mut 
         for (peer, names, line) in order {
             let key = Key::new('B', "", peer.name(), line as u64);
             let prefix = format!("handoff:{round}:{line}");
+            let (began_at, busy) = (Instant::now(), meter::busy(&servers.postgres));
             let relayed = relay(peer, (names, line), &prefix, plan.turns, None).await;
+            let cores = (meter::busy(&servers.postgres) - busy).as_secs_f64() / began_at.elapsed().as_secs_f64();
             let Some(relay) = figures.or_note(key, round, relayed) else {
                 continue;
             };
             if line == HOT_WAITERS {
                 let key = Key::new('B', "hand-offs/s on hot names", peer.name(), names as u64);
                 figures.record(key, round, relay.rate);
+                if peer.name() == leasehold::NAME {
+                    figures.record(key.measure("cores busy on hot names"), round, cores);
+                }
                 continue;
             }
             if hold(names, line).is_none() {
@@ -169,7 +174,7 @@ async fn relay(
 
 async fn count_with(session: &mut Option<&mut PgConnection>) -> Outcome<i64> {
     match session {
-        Some(session) => meter::statements_but_heartbeats(session).await,
+        Some(session) => meter::statements_of_work(session).await,
         None => Ok(0),
     }
 }
