@@ -50,7 +50,7 @@ async fn starts(all: usize) {
         }
     }
 
-    println!("{seen:?}");
+    eprintln!("{seen:?}");
     let overlaps = std::fs::read_to_string(directory.join("overlaps")).unwrap_or_default();
     assert_eq!(overlaps, "", "{seen:?}");
     let begun = std::fs::read_to_string(directory.join("begun"))
