@@ -21,6 +21,27 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Where to read on
+//!
+//! [`guide`] has a chapter for each question: what is promised when, choosing a ttl, naming, what to do on
+//! loss, PgBouncer, failover, upgrades, the server's settings, and troubleshooting by symptom.
+//!
+//! [`LeaseClient`] asks for leases, [`Acquire`] has the options of an acquisition, [`Lease`] is what is held.
+//! [`migrate()`] installs the schema, [`check()`] looks over what fencing tokens depend on. Every `async`
+//! function says what is true in the database when its future is dropped, under "Cancel safety".
+//!
+//! # Events
+//!
+//! Through `tracing`, as past-tense facts with `lease.name`, `lease.owner` and `lease.fencing_token`: at `DEBUG`
+//! what goes well (acquired, renewed, released), at `WARN` what is repeated, at `ERROR` a lost lease.
+//!
+//! # Features
+//!
+//! - `runtime-tokio` (default), `tls-native-tls`, `tls-rustls-aws-lc-rs`, `tls-rustls-ring-native-roots`,
+//!   `tls-rustls-ring-webpki`: the choices of [`sqlx`], passed on. Whoever makes them in a dependency of his own
+//!   needs none of these.
+//! - `serde`: [`FencingToken`] as a plain number in serde's formats.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs, missing_debug_implementations)]
 
@@ -35,6 +56,7 @@ mod error;
 pub mod fuzzing;
 #[cfg(all(test, not(fuzzing)))]
 mod fuzzing;
+pub mod guide;
 mod info;
 mod keeper;
 mod lane;
