@@ -26,6 +26,15 @@ use crate::trust::{Terms, Window};
 /// Awaiting gives the [`Lease`], or an [`Error`]. [`try_acquire`](Self::try_acquire) asks without
 /// waiting, [`hold`](Self::hold) runs a piece of work under the lease.
 ///
+/// # Errors
+///
+/// Before anything is sent: [`Error::InvalidName`], [`Error::InvalidOption`]. When there was no grant in
+/// time: [`Error::WaitTimedOut`] with who is in the way, [`Error::Busy`] when that cannot be told,
+/// [`Error::Unanswered`] when the database did not say. [`Error::GrantedTooLate`] when the grant's trust
+/// window was over before the answer came. Otherwise [`Error::SchemaMissing`], [`Error::ReadOnly`],
+/// [`Error::TokensExhausted`], [`Error::Closed`], or [`Error::Database`] with what the database said.
+/// Whatever the error, no grant is left behind once the database has answered.
+///
 /// # Cancel safety
 ///
 /// Cancel safe: dropped at any point, it leaves no grant and no waiter behind once the database has
@@ -96,7 +105,9 @@ impl Acquire {
         self
     }
 
-    /// Stops renewing so that the lease is lost at the latest this long after the acquisition.
+    /// Stops renewing so that the lease is lost at the latest this long after the acquisition: more than
+    /// zero, and not below [`hold_at_least`](Self::hold_at_least). The name is free when the lease is
+    /// dropped, or when its ttl is over.
     pub fn hold_at_most(mut self, hold: Duration) -> Self {
         self.hold_at_most = Some(hold);
         self
@@ -108,7 +119,7 @@ impl Acquire {
         self
     }
 
-    /// The label for people who look at who holds what: at most 512 bytes.
+    /// The label for people who look at who holds what: at most 512 bytes without NUL.
     /// `application@host:pid` unless set here or for the client.
     pub fn holder(mut self, holder: impl Into<String>) -> Self {
         self.holder = Some(holder.into());
@@ -136,13 +147,26 @@ impl Acquire {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidName`] and [`Error::InvalidOption`] before anything is sent; otherwise what
-    /// the database or the connection said. [`Error::Unanswered`] after the client's
-    /// `answer_within`.
+    /// Those of [awaiting](Self#errors) but for [`Error::WaitTimedOut`], which is `None` here.
+    /// [`Error::Unanswered`] comes after the client's `answer_within`.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: it leaves no grant behind once the database has answered.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example(leases: leasehold::LeaseClient) -> Result<(), leasehold::Error> {
+    /// // Once an hour, whoever comes first and however short the job.
+    /// let hourly = leases.acquire("digest").hold_at_least(Duration::from_secs(55 * 60));
+    /// if let Some(lease) = hourly.try_acquire().await? {
+    ///     println!("granted with token {}", lease.fencing_token());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn try_acquire(self) -> Result<Option<Lease>, Error> {
         let (client, plan) = self.plan()?;
         match acquire(&client, plan, Wait::None).await {
@@ -232,6 +256,7 @@ impl Acquire {
     }
 }
 
+/// Waits for the lease, for as long as [`wait_at_most`](Acquire::wait_at_most) says.
 impl IntoFuture for Acquire {
     type Output = Result<Lease, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;

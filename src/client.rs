@@ -33,7 +33,12 @@ use crate::trust::{Terms, full_jitter, random};
 /// The client follows its pool: when that is given options which lead to another server
 /// (`Pool::set_connect_options`), as after a failover, so do the connections of the client.
 ///
-/// Its tasks run on the tokio runtime in which the first lease was asked for.
+/// Its tasks run on the tokio runtime in which the first lease was asked for, and end with it: whoever
+/// asks afterwards gets [`Error::Closed`].
+///
+/// # Panics
+///
+/// Asking for the first lease outside a tokio runtime panics, as `tokio::spawn` does.
 ///
 /// # Examples
 ///
@@ -106,6 +111,20 @@ impl LeaseClient {
     /// # Cancel safety
     ///
     /// Cancel safe: it leaves no grant behind once the database has answered.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn write_report() {}
+    /// # async fn example(leases: leasehold::LeaseClient) -> Result<(), Box<dyn std::error::Error>> {
+    /// let Some(lease) = leases.try_acquire("nightly-report").await? else {
+    ///     return Ok(()); // somebody else is at it
+    /// };
+    /// lease.run_until_lost(write_report()).await?;
+    /// lease.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn try_acquire(&self, name: impl AsRef<str>) -> Result<Option<Lease>, Error> {
         self.acquire(name).try_acquire().await
     }
@@ -113,7 +132,7 @@ impl LeaseClient {
     /// Asks for a lease: set options, then await it. It waits for a name that somebody else holds.
     ///
     /// Not re-entrant: a second acquisition of a name that this client holds waits like anyone
-    /// else's.
+    /// else's. A name that is not one is refused when the acquisition is awaited.
     pub fn acquire(&self, name: impl AsRef<str>) -> Acquire {
         Acquire::new(self.clone(), name.as_ref())
     }
@@ -170,16 +189,28 @@ impl LeaseClient {
         }
     }
 
-    /// Who holds `name`, if anybody does.
+    /// Who holds `name`, if anybody does: a lease that has run out too, until somebody else is granted the
+    /// name or it is swept. It works on a standby as well.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidName`] before anything is sent; otherwise what the pool or the database
-    /// said.
+    /// [`Error::InvalidName`] before anything is sent; [`Error::SchemaMissing`]; otherwise
+    /// [`Error::Database`] with what the pool or the database said.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: it changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(leases: leasehold::LeaseClient) -> Result<(), leasehold::Error> {
+    /// if let Some(held) = leases.inspect("invoice:842").await? {
+    ///     println!("{:?} since {}, for another {:?}", held.holder, held.held_since, held.expires_in);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Option<LeaseInfo>, Error> {
         let name = LockName::new(name)?;
         let held = self.look(Some(name.clone())).await;
@@ -187,15 +218,26 @@ impl LeaseClient {
         Ok(held.into_iter().next())
     }
 
-    /// All held leases, by name.
+    /// All held leases, by name. It works on a standby as well.
     ///
     /// # Errors
     ///
-    /// What the pool or the database said.
+    /// [`Error::SchemaMissing`]; otherwise [`Error::List`] with what the pool or the database said.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: it changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(leases: leasehold::LeaseClient) -> Result<(), leasehold::Error> {
+    /// for held in leases.held().await? {
+    ///     println!("{} {} {:?}", held.name, held.fencing_token, held.holder);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn held(&self) -> Result<Vec<LeaseInfo>, Error> {
         self.look(None).await.map_err(Error::list)
     }
@@ -205,12 +247,24 @@ impl LeaseClient {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidName`] before anything is sent; otherwise what the pool or the database
-    /// said. It needs the operator's rights.
+    /// [`Error::InvalidName`] before anything is sent; [`Error::SchemaMissing`]; [`Error::ReadOnly`];
+    /// otherwise [`Error::Database`] with what the pool or the database said. It needs the operator's
+    /// rights: without them that is `permission denied for function break_lease`.
     ///
     /// # Cancel safety
     ///
     /// Once sent, it may be carried out although the future was dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(leases: leasehold::LeaseClient) -> Result<(), leasehold::Error> {
+    /// if leases.break_lease("invoice:842").await? {
+    ///     println!("its holder is fenced out");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn break_lease(&self, name: impl AsRef<str>) -> Result<bool, Error> {
         let name = LockName::new(name)?;
         let (shared, asked) = (Arc::clone(&self.shared), name.clone());
@@ -230,9 +284,22 @@ impl LeaseClient {
     /// Where the database does not answer within `answer_within`, it returns all the same; the
     /// leases run out.
     ///
+    /// Call it before the process ends: without it, leases that were not released run out after their
+    /// ttl.
+    ///
     /// # Cancel safety
     ///
     /// Once polled, the client closes although the future was dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn serve(leases: &leasehold::LeaseClient) {}
+    /// # async fn example(leases: leasehold::LeaseClient) {
+    /// serve(&leases).await;
+    /// leases.close().await;
+    /// # }
+    /// ```
     pub async fn close(&self) {
         self.shared.is_closed.store(true, Ordering::Release);
         let Some(tasks) = self.shared.tasks.get() else {
@@ -303,7 +370,20 @@ impl fmt::Debug for LeaseClient {
     }
 }
 
-/// The options of a client.
+/// The options of a client. The guide has a chapter on [choosing](crate::guide::ttl) the durations.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # async fn example(pool: sqlx::PgPool) -> Result<(), leasehold::Error> {
+/// let leases = leasehold::LeaseClient::builder(pool)
+///     .ttl(Duration::from_secs(45))
+///     .holder("billing, worker 7")
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a builder does nothing until it is built"]
 pub struct LeaseClientBuilder {
     pool: PgPool,
@@ -320,35 +400,36 @@ pub struct LeaseClientBuilder {
 
 impl LeaseClientBuilder {
     /// How long the database honours a grant without a renewal, unless an acquisition says
-    /// otherwise: 100 ms to 24 h.
+    /// otherwise: 100 ms to 24 h, 30 s unless set.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// How long before the ttl the trust window ends: 1 ms to half of the ttl. It covers the
-    /// difference in rate between the two clocks, and the time a holder takes to stop.
+    /// How long before the ttl the trust window ends: 1 ms to half of the ttl; a tenth of it, at most
+    /// 1 s, unless set. It covers the difference in rate between the two clocks, and the time a holder
+    /// takes to stop.
     pub fn margin(mut self, margin: Duration) -> Self {
         self.margin = Some(margin);
         self
     }
 
     /// How long after a renewal the next one is sent: 10 ms or more, and with the margin at most
-    /// three quarters of the ttl.
+    /// three quarters of the ttl; a third of it unless set.
     pub fn renew_every(mut self, period: Duration) -> Self {
         self.renew_every = Some(period);
         self
     }
 
-    /// The label for people, unless an acquisition says otherwise: `application@host:pid` when
-    /// not set.
+    /// The label for people, unless an acquisition says otherwise: at most 512 bytes without NUL,
+    /// `application@host:pid` when not set.
     pub fn holder(mut self, holder: impl Into<String>) -> Self {
         self.holder = Some(holder.into());
         self
     }
 
     /// How long an answer of the database may take: for asking without waiting, for the first
-    /// answer of a wait, for a release and for closing. More than zero.
+    /// answer of a wait, for a release and for closing. More than zero, at most 1 h; 5 s unless set.
     pub fn answer_within(mut self, limit: Duration) -> Self {
         self.answer_within = limit;
         self
@@ -379,7 +460,7 @@ impl LeaseClientBuilder {
     }
 
     /// How often the client says that its waiters are alive, in one statement for all of them,
-    /// while there are any: 100 ms to 5 min. A client that has been silent for three of these
+    /// while there are any: 100 ms to 5 min, 1 s unless set. A client that has been silent for three of these
     /// periods is passed over. Where notifications do not come through, waiters are woken at this
     /// pace.
     pub fn heartbeat_every(mut self, period: Duration) -> Self {

@@ -26,7 +26,7 @@ pub enum Error {
     /// An option is out of range or does not fit the others. Nothing was sent.
     #[error("invalid {option}: {problem}")]
     InvalidOption {
-        /// The method that set the option.
+        /// The method that set the option, or the argument.
         option: &'static str,
         /// What is wrong with it.
         problem: String,

@@ -100,6 +100,23 @@ impl Lease {
     /// # Cancel safety
     ///
     /// Cancel safe: it changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn next_page() -> Option<u32> { None }
+    /// # async fn example(lease: leasehold::Lease) -> Result<(), Box<dyn std::error::Error>> {
+    /// loop {
+    ///     tokio::select! {
+    ///         biased;
+    ///         lost = lease.lost() => return Err(lost.into()),
+    ///         page = next_page() => if page.is_none() { break },
+    ///     }
+    /// }
+    /// lease.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn lost(&self) -> LeaseLost {
         let cause = self.held.belief.lost().await;
         self.lost_by(cause)
@@ -139,11 +156,26 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when the lease is lost, at the latest when its trust window ends.
+    /// [`Error::Lost`] when the lease is lost, at the latest when its trust window ends;
+    /// [`Error::Closed`] when the client's runtime has ended.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: a renewal that has been sent may still be carried out.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn step() {}
+    /// # async fn example(leases: leasehold::LeaseClient) -> Result<(), leasehold::Error> {
+    /// let lease = leases.acquire("reindex").manual_renewal().await?;
+    /// for _ in 0..10 {
+    ///     step().await;
+    ///     lease.renew().await?; // a step that hangs costs the lease
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn renew(&self) -> Result<(), Error> {
         let renewed = self.keeper.renew(self.held.owner);
         tokio::select! {
@@ -172,8 +204,8 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when the lease has ended or passed on, [`Error::Database`] when the
-    /// statement failed. Roll `tx` back.
+    /// [`Error::Lost`] when the lease has ended or passed on. [`Error::SchemaMissing`],
+    /// [`Error::ReadOnly`] or [`Error::Database`] when the statement failed. Roll `tx` back.
     ///
     /// # Cancel safety
     ///
@@ -199,8 +231,11 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when the lease has ended or passed on, [`Error::Database`] when the pool or
-    /// the database failed.
+    /// Those of [`fence`](Self::fence), and [`Error::Database`] when the pool had no connection.
+    ///
+    /// # Panics
+    ///
+    /// Where a callback of the pool panics.
     ///
     /// # Cancel safety
     ///
@@ -244,11 +279,27 @@ impl Lease {
     /// # Errors
     ///
     /// [`Error::Unanswered`] when the database gave no answer in time (the client goes on trying
-    /// until the ttl is over), [`Error::Database`] when it refused.
+    /// until the ttl is over), [`Error::Database`] when it refused, [`Error::Closed`] when closing the
+    /// client has released it or its runtime has ended.
     ///
     /// # Cancel safety
     ///
     /// A dropped release still releases.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(lease: leasehold::Lease) -> Result<(), leasehold::Error> {
+    /// use leasehold::Release;
+    ///
+    /// match lease.release().await? {
+    ///     Release::Released | Release::HeldOn => {}
+    ///     Release::NotOwner => println!("it had been lost"),
+    ///     other => println!("{other:?}: free at the latest after the ttl"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn release(mut self) -> Result<Release, Error> {
         let Some(answer) = self.send_release() else {
             return Err(Error::Closed);

@@ -14,6 +14,16 @@ use sqlx::{Decode, Encode, Postgres, Type};
 ///
 /// The safety it gives comes from comparing it where the write happens: see
 /// [`Lease::fence`](crate::Lease::fence).
+///
+/// # Examples
+///
+/// ```
+/// # use leasehold::FencingToken;
+/// // It travels as a number, in a header for instance, and is compared where it arrives.
+/// let (arriving, accepted) = (FencingToken::new(41), FencingToken::new(42));
+/// assert!(arriving < accepted);
+/// assert_eq!(arriving.to_string(), "41");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct FencingToken(i64);
