@@ -1,4 +1,4 @@
-//! What leasehold's tests and demo stand on: throw-away PostgreSQL clusters, a network
+//! What leasehold's tests and examples stand on: throw-away PostgreSQL clusters, a network
 //! that fails on request, signals, and waiting with a deadline.
 //!
 //! Everything here acts from outside the library under test: on the server, on the
@@ -14,9 +14,11 @@ mod install;
 mod load;
 mod patroni;
 mod pgbouncer;
+mod player;
 mod proxy;
 mod server;
 pub mod signals;
+mod stage;
 mod wait;
 
 pub use cluster::{Backup, Builder, Cluster, ClusterError, StopMode};
@@ -24,5 +26,7 @@ pub use daemon::Daemon;
 pub use load::CpuHog;
 pub use patroni::Patroni;
 pub use pgbouncer::PgBouncer;
+pub use player::Player;
 pub use proxy::FaultProxy;
-pub use wait::{Outcome, eventually};
+pub use stage::Stage;
+pub use wait::{NotInTime, Outcome, eventually, try_eventually};

@@ -54,6 +54,15 @@ pub fn term(pid: u32) -> bool {
     send(pid, Signal::TERM)
 }
 
+/// Has this process killed when the one that started it is gone, however that ended. On Linux alone.
+pub fn die_with_parent() {
+    #[cfg(target_os = "linux")]
+    {
+        let asked = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+        asked.expect("a process may ask for a signal of its own");
+    }
+}
+
 /// Whether a process runs; one that has ended but was not waited for does not.
 #[must_use]
 pub fn is_alive(pid: u32) -> bool {

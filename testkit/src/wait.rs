@@ -1,6 +1,6 @@
 //! Waiting for a condition, with a deadline and a message.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::future::Future;
 use std::panic::Location;
 use std::time::Duration;
@@ -38,8 +38,58 @@ where
     C: AsyncFnMut() -> O,
     O: Outcome,
 {
-    poll(deadline, what, condition, Location::caller())
+    let place = Location::caller();
+    async move {
+        match try_eventually(deadline, what, condition).await {
+            Ok(value) => value,
+            Err(error) => panic!("{error} (at {place})"),
+        }
+    }
 }
+
+/// Waits as [`eventually`] does, for those who clear away before they fail.
+///
+/// # Errors
+///
+/// [`NotInTime`] when the deadline has passed, with `what` and the last answer.
+pub async fn try_eventually<C, O>(deadline: Duration, what: &str, mut condition: C) -> Result<O::Value, NotInTime>
+where
+    C: AsyncFnMut() -> O,
+    O: Outcome,
+{
+    let until = Instant::now() + deadline;
+    let mut last = "no answer yet".to_owned();
+    loop {
+        let is_answered = match timeout_at(until, condition()).await {
+            Ok(answer) => match answer.reached() {
+                Ok(value) => return Ok(value),
+                Err(answer) => {
+                    last = format!("{answer:?}");
+                    true
+                }
+            },
+            Err(_) => false,
+        };
+        if !is_answered || Instant::now() >= until {
+            return Err(NotInTime(format!(
+                "not within {deadline:?}: {what}; last answer: {last}"
+            )));
+        }
+        sleep(POLL_EVERY).await;
+    }
+}
+
+/// A condition did not come to hold before its deadline.
+#[derive(Debug)]
+pub struct NotInTime(String);
+
+impl fmt::Display for NotInTime {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotInTime {}
 
 /// The answer of a condition given to [`eventually`].
 pub trait Outcome: Debug {
@@ -76,28 +126,6 @@ impl<T: Debug, E: Debug> Outcome for Result<T, E> {
     }
 }
 
-async fn poll<C, O>(deadline: Duration, what: &str, mut condition: C, place: &Location<'_>) -> O::Value
-where
-    C: AsyncFnMut() -> O,
-    O: Outcome,
-{
-    let until = Instant::now() + deadline;
-    let mut last = "no answer yet".to_owned();
-    loop {
-        match timeout_at(until, condition()).await {
-            Ok(answer) => match answer.reached() {
-                Ok(value) => return value,
-                Err(answer) => last = format!("{answer:?}"),
-            },
-            Err(_) => panic!("not within {deadline:?}: {what} (at {place}; last answer: {last})"),
-        }
-        if Instant::now() >= until {
-            panic!("not within {deadline:?}: {what} (at {place}; last answer: {last})");
-        }
-        sleep(POLL_EVERY).await;
-    }
-}
-
 const POLL_EVERY: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
@@ -121,6 +149,14 @@ mod tests {
     #[should_panic(expected = "pigs fly")]
     async fn panics_with_the_message_at_the_deadline() {
         eventually(Duration::from_millis(20), "pigs fly", async || false).await;
+    }
+
+    #[tokio::test]
+    async fn try_eventually_tells_what_did_not_come_to_be_and_the_last_answer() {
+        let missed = try_eventually(Duration::from_millis(20), "pigs fly", async || Err::<(), _>("not yet")).await;
+
+        let missed = missed.unwrap_err().to_string();
+        assert!(missed.contains("pigs fly") && missed.contains("not yet"), "{missed}");
     }
 
     #[tokio::test]
