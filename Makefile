@@ -11,10 +11,10 @@ export LEASEHOLD_SQLX_CLI := $(CURDIR)/target/tools/bin/sqlx
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo turns recipes test model moves matrix soak handoff bench failover torture mutants fuzz broken fmt lint docs deny setup clean
+.PHONY: help demo turns recipes nightly service deploy invoice languages test model moves matrix soak handoff bench failover torture mutants fuzz broken fmt lint docs deny setup clean
 
 help: ## This list.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## A paused worker's stale write, refused by PostgreSQL. Uses DATABASE_URL when set.
 	@[ -n "$$DATABASE_URL" ] || scripts/setup postgres
@@ -28,13 +28,40 @@ recipes: ## Fencing wherever the resource is, a stale writer in each. Uses DATAB
 	@[ -n "$$DATABASE_URL" ] || scripts/setup postgres
 	$(CARGO) run --quiet --example recipes
 
+nightly: ## A scheduled job: on three replicas, once a night. Uses DATABASE_URL when set.
+	@[ -n "$$DATABASE_URL" ] || scripts/setup postgres
+	$(CARGO) run --quiet --example nightly
+
+service: ## One leader among three replicas of a service; it is told to end, the next one killed. Uses DATABASE_URL when set.
+	@[ -n "$$DATABASE_URL" ] || scripts/setup postgres
+	$(CARGO) run --quiet --example service -- --prove
+
+deploy: ## Eight replicas start at once, one migrates; it is killed, the next one goes on. Uses DATABASE_URL when set.
+	@[ -n "$$DATABASE_URL" ] || scripts/setup postgres
+	$(CARGO) run --quiet --example deploy
+
+invoice: ## A queue of invoices, each made final once, though a worker oversleeps. Uses DATABASE_URL when set.
+	@[ -n "$$DATABASE_URL" ] || scripts/setup postgres
+	$(CARGO) run --quiet --example invoice
+
+languages: ## The invoices in Python and Node; a language whose driver cannot be had is left out. Uses DATABASE_URL when set.
+	@[ -n "$$DATABASE_URL" ] || scripts/setup postgres
+	@scripts/languages
+	$(CARGO) run --quiet --example languages
+
 # The integration tests come last, so that their closing line does. Everything is built for the whole
 # workspace: fewer packages at a time would mean other features of their dependencies, built anew.
-test: setup lint docs deny ## Every check: format, lints, docs, licences, demo, tests, two minutes of torture.
+test: setup lint docs deny ## Every check: format, lints, docs, licences, examples, tests, two minutes of torture.
 	$(CARGO) build --workspace --examples --bin leasehold-torture --features $(FEATURES)
 	env -u DATABASE_URL $(CARGO) run --quiet --example demo --features $(FEATURES)
 	env -u DATABASE_URL $(CARGO) run --quiet --example turns --features $(FEATURES) -- target/turns.svg
 	env -u DATABASE_URL $(CARGO) run --quiet --example recipes --features $(FEATURES)
+	env -u DATABASE_URL $(CARGO) run --quiet --example nightly --features $(FEATURES)
+	env -u DATABASE_URL $(CARGO) run --quiet --example service --features $(FEATURES) -- --prove
+	env -u DATABASE_URL $(CARGO) run --quiet --example deploy --features $(FEATURES)
+	env -u DATABASE_URL $(CARGO) run --quiet --example invoice --features $(FEATURES)
+	scripts/languages
+	env -u DATABASE_URL $(CARGO) run --quiet --example languages --features $(FEATURES)
 	$(CARGO) test --workspace --features $(FEATURES) --doc
 	$(CARGO) test --workspace --features $(FEATURES) --lib --bins --examples
 	$(CARGO) test --workspace --features $(FEATURES) --test moves
