@@ -99,15 +99,14 @@ async fn acquire(leases: &LeaseClient, order: &Order, to: &mut pipe::Sender) -> 
     }
 }
 
-/// Somebody who did not wait was not kept waiting.
 fn refused(order: &Order, error: Error) -> Failed {
-    let failed = Failed::from(error);
-    match failed.exit {
-        Exit::TimedOut if order.wait == Some(Duration::ZERO) => Failed {
-            exit: Exit::Held,
-            ..failed
-        },
-        _ => failed,
+    match error {
+        // Who did not want to wait is not told that he did.
+        Error::WaitTimedOut { name, holder, .. } if order.wait == Some(Duration::ZERO) => {
+            let by = holder.as_deref().unwrap_or("somebody else, or promised to who waits for it");
+            Failed::new(Exit::Held, format!("lease {name} is held by {by}"))
+        }
+        error => error.into(),
     }
 }
 
