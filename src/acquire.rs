@@ -11,15 +11,16 @@ use tracing::{debug, warn};
 use crate::belief::Belief;
 use crate::client::LeaseClient;
 use crate::error::{Error, Operation};
-use crate::info::Waiting;
 use crate::keeper::Held;
 use crate::lane::{Answer, AskFailed, Grant, Lane};
 use crate::lease::Lease;
 use crate::name::LockName;
 use crate::owner::{OwnerToken, check_holder};
 use crate::queue::{Turn, Watcher};
+use crate::signals::{self, Class, Outcome};
 use crate::store::{AcquireArgs, Reason};
 use crate::trust::{Terms, Window};
+use crate::waiting::Waiting;
 
 /// An acquisition in the making: set its options, then await it.
 ///
@@ -65,6 +66,7 @@ pub struct Acquire {
     is_manual: bool,
     holder: Option<String>,
     watcher: Option<Watcher>,
+    class: Class,
 }
 
 impl Acquire {
@@ -79,6 +81,7 @@ impl Acquire {
             is_manual: false,
             holder: None,
             watcher: None,
+            class: "",
         }
     }
 
@@ -138,8 +141,17 @@ impl Acquire {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn watch(mut self, watcher: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
+    pub fn watch(mut self, watcher: impl Fn(&crate::info::Waiting) + Send + Sync + 'static) -> Self {
         self.watcher = Some(Watcher::new(watcher));
+        self
+    }
+
+    /// The label `class` of the metrics that this acquisition and its lease count in, such as the kind
+    /// of work; empty unless set here. They come with the feature `metrics`, and without it this changes
+    /// nothing. The name of the lock is never a label: there is no end to names, so let there be an end
+    /// to classes.
+    pub fn class(mut self, class: &'static str) -> Self {
+        self.class = class;
         self
     }
 
@@ -251,6 +263,7 @@ impl Acquire {
             hold_at_most: self.hold_at_most,
             is_manual: self.is_manual,
             watcher: self.watcher,
+            class: self.class,
         };
         Ok((self.client, plan))
     }
@@ -284,6 +297,7 @@ pub(crate) struct Plan {
     hold_at_most: Option<Duration>,
     is_manual: bool,
     watcher: Option<Watcher>,
+    class: Class,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -307,6 +321,22 @@ impl Drop for Abandon<'_> {
 }
 
 async fn acquire(client: &LeaseClient, plan: Plan, wait: Wait) -> Result<Lease, Error> {
+    let asked_at = Instant::now();
+    let asked = ask(client, &plan, wait).await;
+    let outcome = match &asked {
+        Ok(_) => Outcome::Granted,
+        Err(Error::WaitTimedOut { .. }) if matches!(wait, Wait::None) => Outcome::Held,
+        Err(Error::WaitTimedOut { .. }) => Outcome::TimedOut,
+        // Broken off like one that is dropped.
+        Err(Error::Closed) => return asked,
+        Err(_) => Outcome::Failed,
+    };
+    signals::acquired(plan.class, outcome, asked_at.elapsed());
+    asked
+}
+
+/// Asks until there is an answer.
+async fn ask(client: &LeaseClient, plan: &Plan, wait: Wait) -> Result<Lease, Error> {
     let started_at = Instant::now();
     let first_answer_by = started_at + client.options().answer_within;
     let deadline = match wait {
@@ -324,6 +354,7 @@ async fn acquire(client: &LeaseClient, plan: Plan, wait: Wait) -> Result<Lease, 
         Wait::Until(_) | Wait::ForEver => client.queue()?.turn(plan.args.owner, plan.args.name.clone()),
     };
     turn.watched_by(plan.watcher.clone());
+    let mut waiting: Option<Waiting> = None;
     loop {
         let limit = match deadline {
             None if turn.known().is_none() && !turn.is_busy() => Some(first_answer_by),
@@ -334,19 +365,29 @@ async fn acquire(client: &LeaseClient, plan: Plan, wait: Wait) -> Result<Lease, 
             ..plan.args.clone()
         };
         let Some(answer) = within(limit, lane.acquire(args)).await else {
-            return Err(out_of_time(&plan, lane, &turn, started_at));
+            return Err(out_of_time(plan, lane, &turn, started_at));
         };
         match answer {
             Ok(Answer::Granted(grant)) => {
                 std::mem::forget(abandon);
-                turn.granted();
-                return adopt(client, &plan, grant);
+                if let Some(took) = turn.granted() {
+                    signals::handed_off(plan.class, took);
+                }
+                if let Some(waiting) = waiting {
+                    waiting.granted();
+                }
+                return adopt(client, plan, grant);
             }
             Ok(Answer::NotGranted(why)) if matches!(wait, Wait::None) && why.reason != Reason::Busy => {
                 turn.learn(&why);
-                return Err(out_of_time(&plan, lane, &turn, started_at));
+                return Err(out_of_time(plan, lane, &turn, started_at));
             }
-            Ok(Answer::NotGranted(why)) => turn.after(&why, deadline).await,
+            Ok(Answer::NotGranted(why)) => {
+                if why.reason != Reason::Busy {
+                    waiting.get_or_insert_with(|| Waiting::begin(&plan.args.name, plan.args.owner, plan.class, &why));
+                }
+                turn.after(&why, deadline).await;
+            }
             Err(AskFailed::Closed) => return Err(Error::Closed),
             Err(AskFailed::Refused(fault)) => {
                 match Error::from_database(Operation::Acquire, &plan.args.name, fault) {
@@ -359,7 +400,7 @@ async fn acquire(client: &LeaseClient, plan: Plan, wait: Wait) -> Result<Lease, 
         // It may have been closed meanwhile, which ends every wait.
         client.lane()?;
         if is_over(deadline) {
-            return Err(out_of_time(&plan, lane, &turn, started_at));
+            return Err(out_of_time(plan, lane, &turn, started_at));
         }
     }
 }
@@ -416,9 +457,10 @@ fn adopt(client: &LeaseClient, plan: &Plan, grant: Grant) -> Result<Lease, Error
         owner: facts.args.owner,
         token: facts.token,
         terms: plan.terms,
-        belief: Arc::new(belief),
+        belief: Arc::new(belief.counted(plan.class)),
         is_manual: plan.is_manual,
         hold_at_least: plan.hold_at_least,
+        class: plan.class,
     };
     debug!(lease.name = %held.name, lease.owner = %held.owner, lease.fencing_token = %held.token, "acquired the lease");
     Ok(Lease::new(held, keeper, lane, client.options().answer_within))

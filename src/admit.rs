@@ -4,6 +4,7 @@ use sqlx::PgTransaction;
 
 use crate::error::{Error, is_fenced, sql_state};
 use crate::name::complaint;
+use crate::signals::{self, Check};
 use crate::store;
 use crate::token::FencingToken;
 
@@ -52,10 +53,13 @@ impl FencingToken {
         store::admit(tx, resource, self).await.map_err(|source| {
             let resource = resource.to_owned();
             match sql_state(&source).as_deref() {
-                _ if is_fenced(&source) => Error::Stale {
-                    resource,
-                    fencing_token: self,
-                },
+                _ if is_fenced(&source) => {
+                    signals::fenced("", Check::Admit);
+                    Error::Stale {
+                        resource,
+                        fencing_token: self,
+                    }
+                }
                 Some("3F000" | "42883" | "42P01") => Error::SchemaMissing { source: source.into() },
                 _ => Error::Admit {
                     resource,

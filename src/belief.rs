@@ -18,12 +18,15 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::error::LossCause;
+use crate::signals::{Class, Holding};
 use crate::trust::{Moment, Standing, Window};
 
 #[derive(Debug)]
 pub(crate) struct Belief {
     state: watch::Sender<State>,
     hold_until: Option<Instant>,
+    /// What is told of it in numbers, once it has come to its holder.
+    holding: Option<Holding>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +41,14 @@ impl Belief {
         Self {
             state: watch::Sender::new(State::Held(window.ending_by(hold_until))),
             hold_until,
+            holding: None,
         }
+    }
+
+    /// Counts it from now on until it ends.
+    pub(crate) fn counted(mut self, class: Class) -> Self {
+        self.holding = Some(Holding::begin(class));
+        self
     }
 
     /// Held, and both clocks agree that it still is.
@@ -125,13 +135,7 @@ impl Belief {
     }
 
     fn end(&self, end: State) -> bool {
-        self.state.send_if_modified(|state| match state {
-            State::Held(_) => {
-                *state = end;
-                true
-            }
-            State::Lost(_) | State::LetGo => false,
-        })
+        self.end_if(end, |_| true)
     }
 
     fn settle(&self, now: Moment) {
@@ -143,13 +147,25 @@ impl Belief {
             Some(limit) if limit <= now.at => LossCause::HeldAtMost,
             _ => LossCause::Expired,
         };
-        self.state.send_if_modified(|state| {
-            let over = over(state);
-            if over {
-                *state = State::Lost(cause);
+        self.end_if(State::Lost(cause), over);
+    }
+
+    /// The one way out of held: whoever takes it tells.
+    fn end_if(&self, end: State, condition: impl Fn(&State) -> bool) -> bool {
+        let has_ended = self.state.send_if_modified(|state| {
+            let ends = matches!(state, State::Held(_)) && condition(state);
+            if ends {
+                *state = end;
             }
-            over
+            ends
         });
+        if let Some(holding) = self.holding.as_ref().filter(|_| has_ended) {
+            match end {
+                State::Lost(cause) => holding.lost(cause),
+                State::LetGo | State::Held(_) => holding.let_go(),
+            }
+        }
+        has_ended
     }
 }
 

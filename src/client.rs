@@ -20,6 +20,7 @@ use crate::lease::Lease;
 use crate::name::LockName;
 use crate::owner::{check_holder, default_holder};
 use crate::queue::{Queue, QueueOptions, Wakeup};
+use crate::signals;
 use crate::store::{self, Mode};
 use crate::trust::{Terms, full_jitter, random};
 
@@ -352,6 +353,7 @@ impl LeaseClient {
                 queue_options,
                 ..
             } = &*self.shared;
+            signals::describe();
             let lane = Lane::start(pool.clone(), *lane_options);
             Tasks {
                 keeper: Keeper::start(lane.clone()),

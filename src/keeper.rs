@@ -28,6 +28,7 @@ use crate::error::LossCause;
 use crate::lane::{Fault, Lane, ReleaseAnswer, RenewAnswer, RenewRequest};
 use crate::name::LockName;
 use crate::owner::OwnerToken;
+use crate::signals::{self, Class};
 use crate::store::{ReleaseArgs, RenewArgs, RenewOutcome};
 use crate::token::FencingToken;
 use crate::trust::{Moment, Standing, Terms, Window, full_jitter, random};
@@ -49,6 +50,7 @@ pub(crate) struct Held {
     /// Renewed when its holder asks, and not otherwise.
     pub(crate) is_manual: bool,
     pub(crate) hold_at_least: Duration,
+    pub(crate) class: Class,
 }
 
 #[derive(Debug)]
@@ -98,6 +100,8 @@ impl Held {
     /// Ends it because the client is closed, and releases it.
     fn close(&self, lane: &Lane) {
         if self.belief.lose(LossCause::Closed) {
+            let Self { name, owner, token, .. } = self;
+            debug!(lease.name = %name, lease.owner = %owner, lease.fencing_token = %token, "released the lease of a closed client");
             drop(self.release(lane));
         }
     }
@@ -359,6 +363,7 @@ impl Entry {
     }
 
     fn retry(&mut self) {
+        signals::renewal_failed(self.held.class);
         let terms = self.held.terms;
         let pause = full_jitter(
             RETRY_BASE,

@@ -14,6 +14,7 @@ use tracing::debug;
 use crate::error::{Error, LeaseLost, LossCause, Operation, is_fenced};
 use crate::keeper::{Held, Keeper};
 use crate::lane::{Fault, Lane, ReleaseAnswer};
+use crate::signals::{self, Check};
 use crate::store::{self, Mode};
 use crate::token::FencingToken;
 
@@ -368,16 +369,22 @@ impl From<ReleaseAnswer> for Release {
 
 async fn fence(held: &Held, mode: Mode, tx: &mut PgTransaction<'_>) -> Result<(), Error> {
     if let Some(cause) = held.belief.loss() {
-        return Err(lost(held, cause).into());
+        return Err(refused(held, cause).into());
     }
-    let Err(refused) = store::fence(tx, &held.name, held.token, held.owner, mode.prepared).await else {
+    let Err(fault) = store::fence(tx, &held.name, held.token, held.owner, mode.prepared).await else {
         return Ok(());
     };
-    if is_fenced(&refused) {
+    if is_fenced(&fault) {
         held.belief.lose(LossCause::Fenced);
-        return Err(lost(held, held.belief.loss().unwrap_or(LossCause::Fenced)).into());
+        return Err(refused(held, held.belief.loss().unwrap_or(LossCause::Fenced)).into());
     }
-    Err(Error::from_database(Operation::Fence, &held.name, refused.into()))
+    Err(Error::from_database(Operation::Fence, &held.name, fault.into()))
+}
+
+/// Counts a holder that was kept from writing.
+fn refused(held: &Held, cause: LossCause) -> LeaseLost {
+    signals::fenced(held.class, Check::Fence);
+    lost(held, cause)
 }
 
 fn lost(held: &Held, cause: LossCause) -> LeaseLost {

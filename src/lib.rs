@@ -42,6 +42,10 @@
 //!   `tls-rustls-ring-webpki`: the choices of [`sqlx`], passed on. Whoever makes them in a dependency of his own
 //!   needs none of these.
 //! - `serde`: [`FencingToken`] as a plain number in serde's formats.
+//! - `metrics`: numbers for the recorder of the crate `metrics` that the application installs: how long
+//!   acquisitions and hand-offs take, how many wait and hold, what timed out, failed, was lost and was
+//!   fenced out. The README lists them. [`Acquire::class`] labels them.
+//! - `cli`: the command `leasehold`; the library is the same without it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs, missing_debug_implementations)]
 
@@ -67,9 +71,11 @@ mod owner;
 mod place;
 mod queue;
 mod roster;
+mod signals;
 mod store;
 mod token;
 mod trust;
+mod waiting;
 
 pub use sqlx;
 

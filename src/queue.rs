@@ -23,6 +23,7 @@ use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
+use tracing::debug;
 use uuid::Uuid;
 
 use crate::info::Waiting;
@@ -83,10 +84,11 @@ impl Queue {
     }
 
     pub(crate) fn turn(&self, owner: OwnerToken, name: LockName) -> Turn {
-        let changed = self.roster.add(owner, name);
+        let changed = self.roster.add(owner, name.clone());
         Turn {
             place: Some(Place {
                 queue: self.clone(),
+                name,
                 owner,
                 changed,
                 was_sent: false,
@@ -123,6 +125,7 @@ pub(crate) struct Watcher(Arc<dyn Fn(&Waiting) + Send + Sync>);
 #[derive(Debug)]
 struct Place {
     queue: Queue,
+    name: LockName,
     owner: OwnerToken,
     changed: Arc<Notify>,
     was_sent: bool,
@@ -154,12 +157,14 @@ impl Turn {
         Some(place.queue.client)
     }
 
-    /// The wait is over: the name is granted, and the grant took the waiter out of line.
-    pub(crate) fn granted(mut self) {
-        if let Some(place) = &mut self.place {
-            place.was_sent = false;
-            place.queue.roster.granted(place.owner);
-        }
+    /// The wait is over: the name is granted, and the grant took the waiter out of line. Returns how long
+    /// ago it was told that its turn had come, if it was.
+    pub(crate) fn granted(mut self) -> Option<Duration> {
+        let place = self.place.as_mut()?;
+        place.was_sent = false;
+        let told_at = place.queue.roster.told_at(place.owner);
+        place.queue.roster.granted(place.owner);
+        told_at.map(|told_at| told_at.elapsed())
     }
 
     /// Waits to ask again after this answer.
@@ -226,12 +231,15 @@ impl Place {
         loop {
             let until = [roster.try_at(self.owner), deadline].into_iter().flatten().min();
             if until.is_some_and(|until| until <= Instant::now()) {
-                return;
+                break;
             }
             tokio::select! {
                 () = self.changed.notified() => tell(watcher, roster.known(self.owner).as_ref()),
-                () = alarm(until) => return,
+                () = alarm(until) => break,
             }
+        }
+        if deadline.is_none_or(|deadline| deadline > Instant::now()) {
+            debug!(lease.name = %self.name, lease.owner = %self.owner, "woken to ask again");
         }
     }
 }

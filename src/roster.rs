@@ -39,6 +39,8 @@ struct Waiter {
     known: Option<Known>,
     /// It has asked and now waits to be told.
     is_asleep: bool,
+    /// When it was told that its turn has come, which it has not taken yet.
+    told_at: Option<Instant>,
     /// Told of every change.
     changed: Arc<Notify>,
 }
@@ -97,6 +99,7 @@ impl Roster {
                 try_at: None,
                 known: None,
                 is_asleep: false,
+                told_at: None,
                 changed: Arc::clone(&changed),
             };
             state.waiters.insert(owner, waiter);
@@ -152,6 +155,10 @@ impl Roster {
             return false;
         };
         let is_news = answer.ticket.is_some() && answer.ticket != waiter.ticket;
+        // It was told too early, or that was not for this turn.
+        if matches!(answer.reason, Reason::Held | Reason::Queued) && waiter.try_at.is_none() {
+            waiter.told_at = None;
+        }
         if let Some(known) = Known::of(answer) {
             waiter.knows(known);
         }
@@ -169,6 +176,7 @@ impl Roster {
         if let Some(owner) = state.by_ticket.get(&ticket).copied()
             && let Some(waiter) = state.waiters.get_mut(&owner)
         {
+            waiter.told_at.get_or_insert_with(Instant::now);
             waiter.try_now();
             return Woken::Told;
         }
@@ -196,7 +204,10 @@ impl Roster {
                     state.forget(ticket, beat.owner);
                 }
                 BeatOutcome::Try => {
-                    is_overdue |= waiter.is_asleep && waiter.try_at.is_none_or(|at| at > Instant::now());
+                    if waiter.is_asleep && waiter.try_at.is_none_or(|at| at > Instant::now()) {
+                        is_overdue = true;
+                        waiter.told_at.get_or_insert_with(Instant::now);
+                    }
                     let is_pinned = waiter.known.as_ref().is_some_and(|known| known.is_pinned);
                     waiter.knows(Known {
                         held_by: beat.held_by,
@@ -240,6 +251,11 @@ impl Roster {
             Some(waiter) => waiter.try_at,
             None => Some(Instant::now()),
         }
+    }
+
+    /// When the waiter was told that its turn has come, if it was.
+    pub(crate) fn told_at(&self, owner: OwnerToken) -> Option<Instant> {
+        self.state().waiters.get(&owner)?.told_at
     }
 
     pub(crate) fn known(&self, owner: OwnerToken) -> Option<Known> {
@@ -395,6 +411,31 @@ mod tests {
         roster.answered(owner, &queued(7, 0, Some(Duration::from_secs(60))));
 
         assert!(roster.try_at(owner).expect("it was told") <= Instant::now());
+    }
+
+    #[test]
+    fn turn_counts_from_the_first_wake_up_until_an_answer_says_that_it_is_not_yet() {
+        let (roster, owner) = (Roster::default(), OwnerToken::random());
+        roster.add(owner, name());
+        roster.answered(owner, &queued(7, 0, None));
+        assert_eq!(roster.told_at(owner), None);
+
+        roster.wake(7);
+        let told_at = roster.told_at(owner);
+        roster.asks(owner);
+        roster.answered(owner, &NotGranted::busy());
+        roster.wake(7);
+        assert!(told_at.is_some() && roster.told_at(owner) == told_at);
+
+        roster.asks(owner);
+        roster.answered(owner, &queued(7, 0, None));
+        assert_eq!(roster.told_at(owner), None);
+
+        roster.sleeps(owner);
+        roster.beaten(vec![beat(owner, BeatOutcome::Wait)]);
+        assert_eq!(roster.told_at(owner), None);
+        roster.beaten(vec![beat(owner, BeatOutcome::Try)]);
+        assert!(roster.told_at(owner).is_some());
     }
 
     #[test]

@@ -57,6 +57,7 @@ fn entry(terms: Terms, age: Duration) -> Entry {
             belief: Arc::new(Belief::new(window, None)),
             is_manual: false,
             hold_at_least: Duration::ZERO,
+            class: "",
         },
     }
 }

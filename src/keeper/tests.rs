@@ -327,6 +327,7 @@ fn due_in(renew_every: Duration) -> Held {
         belief: Arc::new(Belief::new(Window::new(Moment::now(), TTL, MARGIN), None)),
         is_manual: false,
         hold_at_least: Duration::ZERO,
+        class: "",
     }
 }
 

@@ -103,7 +103,9 @@ fn refused(order: &Order, error: Error) -> Failed {
     match error {
         // Who did not want to wait is not told that he did.
         Error::WaitTimedOut { name, holder, .. } if order.wait == Some(Duration::ZERO) => {
-            let by = holder.as_deref().unwrap_or("somebody else, or promised to who waits for it");
+            let by = holder
+                .as_deref()
+                .unwrap_or("somebody else, or promised to who waits for it");
             Failed::new(Exit::Held, format!("lease {name} is held by {by}"))
         }
         error => error.into(),
