@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
-use tracing::{debug, warn};
+use tracing::field::{Empty, display};
+use tracing::{Instrument, Span, debug, debug_span, warn};
 
 use crate::belief::Belief;
 use crate::client::LeaseClient;
@@ -21,6 +22,18 @@ use crate::signals::{self, Class, Outcome};
 use crate::store::{AcquireArgs, Reason};
 use crate::trust::{Terms, Window};
 use crate::waiting::Waiting;
+
+/// The span of a checked acquisition.
+macro_rules! span {
+    ($operation:literal, $plan:expr) => {
+        debug_span!(
+            $operation,
+            lease.name = %$plan.args.name,
+            lease.owner = %$plan.args.owner,
+            lease.fencing_token = Empty
+        )
+    };
+}
 
 /// An acquisition in the making: set its options, then await it.
 ///
@@ -181,7 +194,8 @@ impl Acquire {
     /// ```
     pub async fn try_acquire(self) -> Result<Option<Lease>, Error> {
         let (client, plan) = self.plan()?;
-        match acquire(&client, plan, Wait::None).await {
+        let span = span!("try_acquire", plan);
+        match acquire(&client, plan, Wait::None, span).await {
             Ok(lease) => Ok(Some(lease)),
             Err(Error::WaitTimedOut { .. }) => Ok(None),
             Err(error) => Err(error),
@@ -211,12 +225,19 @@ impl Acquire {
     /// # }
     /// ```
     pub async fn hold<T>(self, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T, Error> {
-        let lease = self.await?;
-        let output = lease.run_until_lost(work(&lease)).await;
-        match lease.release().await {
+        let span = debug_span!(
+            "hold",
+            lease.name = self.name.as_ref().ok().map(display),
+            lease.owner = Empty,
+            lease.fencing_token = Empty
+        );
+        let lease = self.into_future().instrument(span.clone()).await?;
+        lease.identify(&span);
+        let output = lease.run_until_lost(work(&lease)).instrument(span.clone()).await;
+        match lease.release().instrument(span.clone()).await {
             // Closing has released it.
             Ok(_) | Err(Error::Closed) => {}
-            Err(error) => warn!(%error, "the lease was not released and runs out"),
+            Err(error) => span.in_scope(|| warn!(%error, "the lease was not released and runs out")),
         }
         Ok(output?)
     }
@@ -283,7 +304,8 @@ impl IntoFuture for Acquire {
                 Some(wait) => Instant::now().checked_add(wait).map_or(Wait::ForEver, Wait::Until),
             };
             let (client, plan) = self.plan()?;
-            acquire(&client, plan, wait).await
+            let span = span!("acquire", plan);
+            acquire(&client, plan, wait, span).await
         })
     }
 }
@@ -320,11 +342,14 @@ impl Drop for Abandon<'_> {
     }
 }
 
-async fn acquire(client: &LeaseClient, plan: Plan, wait: Wait) -> Result<Lease, Error> {
+async fn acquire(client: &LeaseClient, plan: Plan, wait: Wait, span: Span) -> Result<Lease, Error> {
     let asked_at = Instant::now();
-    let asked = ask(client, &plan, wait).await;
+    let asked = ask(client, &plan, wait).instrument(span.clone()).await;
     let outcome = match &asked {
-        Ok(_) => Outcome::Granted,
+        Ok(lease) => {
+            span.record("lease.fencing_token", display(lease.fencing_token()));
+            Outcome::Granted
+        }
         Err(Error::WaitTimedOut { .. }) if matches!(wait, Wait::None) => Outcome::Held,
         Err(Error::WaitTimedOut { .. }) => Outcome::TimedOut,
         // Broken off like one that is dropped.

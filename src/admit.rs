@@ -1,6 +1,7 @@
 //! The fence for a resource whose database is not the lock's.
 
 use sqlx::PgTransaction;
+use tracing::{Instrument, debug_span, warn};
 
 use crate::error::{Error, is_fenced, sql_state};
 use crate::name::complaint;
@@ -50,10 +51,15 @@ impl FencingToken {
                 problem: problem.into(),
             });
         }
-        store::admit(tx, resource, self).await.map_err(|source| {
+        let span = debug_span!("admit", resource, lease.fencing_token = %self);
+        let admitted = store::admit(tx, resource, self).instrument(span.clone()).await;
+        admitted.map_err(|source| {
             let resource = resource.to_owned();
             match sql_state(&source).as_deref() {
                 _ if is_fenced(&source) => {
+                    span.in_scope(
+                        || warn!(resource, lease.fencing_token = %self, "the resource refused the fencing token"),
+                    );
                     signals::fenced("", Check::Admit);
                     Error::Stale {
                         resource,

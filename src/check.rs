@@ -1,6 +1,7 @@
 //! Looking over what fencing tokens depend on in the database.
 
 use sqlx::PgPool;
+use tracing::{Instrument, debug_span};
 
 use crate::error::{Error, sql_state};
 use crate::info::Finding;
@@ -31,6 +32,7 @@ use crate::store;
 /// ```
 pub async fn check(pool: &PgPool) -> Result<Vec<Finding>, Error> {
     store::check(pool)
+        .instrument(debug_span!("check"))
         .await
         .map_err(|source| match sql_state(&source).as_deref() {
             Some("3F000" | "42883" | "42P01") => Error::SchemaMissing { source: source.into() },

@@ -9,7 +9,7 @@ use std::time::Duration;
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 use tokio::time::{Instant, sleep, timeout};
-use tracing::warn;
+use tracing::{Instrument, debug, debug_span, warn};
 
 use crate::acquire::Acquire;
 use crate::error::{Error, Operation};
@@ -165,10 +165,11 @@ impl LeaseClient {
     /// ```
     pub async fn lead(&self, name: impl AsRef<str>, work: impl AsyncFnOnce(&Lease) + Clone) -> Result<(), Error> {
         let name = LockName::new(name)?;
+        let span = debug_span!("lead", lease.name = %name);
         let mut failures = 0;
         loop {
             let stood_at = Instant::now();
-            match self.acquire(&name).hold(work.clone()).await {
+            match self.acquire(&name).hold(work.clone()).instrument(span.clone()).await {
                 Ok(()) | Err(Error::Lost(_)) => failures = 0,
                 Err(Error::Closed) => return Ok(()),
                 Err(
@@ -214,7 +215,8 @@ impl LeaseClient {
     /// ```
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Option<LeaseInfo>, Error> {
         let name = LockName::new(name)?;
-        let held = self.look(Some(name.clone())).await;
+        let span = debug_span!("inspect", lease.name = %name);
+        let held = self.look(Some(name.clone())).instrument(span).await;
         let held = held.map_err(|error| Error::from_database(Operation::Inspect, &name, error.into()))?;
         Ok(held.into_iter().next())
     }
@@ -240,7 +242,10 @@ impl LeaseClient {
     /// # }
     /// ```
     pub async fn held(&self) -> Result<Vec<LeaseInfo>, Error> {
-        self.look(None).await.map_err(Error::list)
+        self.look(None)
+            .instrument(debug_span!("held"))
+            .await
+            .map_err(Error::list)
     }
 
     /// Ends the lease of `name` whoever holds it, and tells whether there was one. Its holder
@@ -273,9 +278,14 @@ impl LeaseClient {
         let broken = seen_through(mode, async move {
             store::break_lease(&mut *shared.pool.acquire().await?, mode, &asked).await
         });
-        broken
-            .await
-            .map_err(|error| Error::from_database(Operation::Break, &name, error.into()))
+        let span = debug_span!("break_lease", lease.name = %name);
+        match broken.instrument(span.clone()).await {
+            Ok(was_held) => {
+                span.in_scope(|| debug!(lease.name = %name, was_held, "broke the lease"));
+                Ok(was_held)
+            }
+            Err(error) => Err(Error::from_database(Operation::Break, &name, error.into())),
+        }
     }
 
     /// Ends the client: releases every lease it holds (each is lost with
@@ -306,14 +316,18 @@ impl LeaseClient {
         let Some(tasks) = self.shared.tasks.get() else {
             return;
         };
-        tasks.queue.close();
+        let span = debug_span!("close");
+        span.in_scope(|| tasks.queue.close());
         let (lane, keeper) = (tasks.lane.clone(), tasks.keeper.clone());
-        let closing = tokio::spawn(async move {
+        let closing = async move {
             keeper.close().await;
             lane.close().await;
-        });
+        };
+        let closing = tokio::spawn(closing.instrument(span.clone()));
         if timeout(self.shared.options.answer_within, closing).await.is_err() {
-            warn!("the database did not answer in time to close: leases that were not released run out");
+            span.in_scope(|| {
+                warn!("the database did not answer in time to close: leases that were not released run out");
+            });
         }
     }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 use sqlx::{PgPool, PgTransaction};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
-use tracing::debug;
+use tracing::field::display;
+use tracing::{Instrument, Span, debug, debug_span, warn};
 
 use crate::error::{Error, LeaseLost, LossCause, Operation, is_fenced};
 use crate::keeper::{Held, Keeper};
@@ -17,6 +18,18 @@ use crate::lane::{Fault, Lane, ReleaseAnswer};
 use crate::signals::{self, Check};
 use crate::store::{self, Mode};
 use crate::token::FencingToken;
+
+/// The span of an operation on a held lease.
+macro_rules! span {
+    ($operation:literal, $held:expr) => {
+        debug_span!(
+            $operation,
+            lease.name = %$held.name,
+            lease.owner = %$held.owner,
+            lease.fencing_token = %$held.token
+        )
+    };
+}
 
 /// A lease that this process holds, renewed in the background until it is dropped or released.
 ///
@@ -178,19 +191,22 @@ impl Lease {
     /// # }
     /// ```
     pub async fn renew(&self) -> Result<(), Error> {
-        let renewed = self.keeper.renew(self.held.owner);
-        tokio::select! {
-            biased;
-            lost = self.lost() => Err(lost.into()),
-            renewed = renewed => match renewed {
-                Ok(()) => Ok(()),
-                // The keeper has forgotten it: it is lost, or the client's runtime is gone.
-                Err(_) => match self.held.belief.loss() {
-                    Some(cause) => Err(self.lost_by(cause).into()),
-                    None => Err(Error::Closed),
+        let renewed = async {
+            let renewed = self.keeper.renew(self.held.owner);
+            tokio::select! {
+                biased;
+                lost = self.lost() => Err(lost.into()),
+                renewed = renewed => match renewed {
+                    Ok(()) => Ok(()),
+                    // The keeper has forgotten it: it is lost, or the client's runtime is gone.
+                    Err(_) => match self.held.belief.loss() {
+                        Some(cause) => Err(self.lost_by(cause).into()),
+                        None => Err(Error::Closed),
+                    },
                 },
-            },
-        }
+            }
+        };
+        renewed.instrument(span!("renew", self.held)).await
     }
 
     /// Makes the rest of `tx` conditional on this lease.
@@ -225,7 +241,8 @@ impl Lease {
     /// # }
     /// ```
     pub async fn fence(&self, tx: &mut PgTransaction<'_>) -> Result<(), Error> {
-        fence(&self.held, self.lane.mode(), tx).await
+        let fenced = fence(&self.held, self.lane.mode(), tx);
+        fenced.instrument(span!("fence", self.held)).await
     }
 
     /// Begins a transaction on `pool` and fences it: see [`fence`](Self::fence).
@@ -255,7 +272,8 @@ impl Lease {
     /// ```
     pub async fn begin(&self, pool: &PgPool) -> Result<PgTransaction<'static>, Error> {
         let (held, mode, pool) = (self.held.clone(), self.lane.mode(), pool.clone());
-        let begun = tokio::spawn(async move {
+        let span = span!("begin", held);
+        let begun = async move {
             let mut tx = pool.begin().await.map_err(|error| Error::Database {
                 operation: Operation::Fence,
                 name: held.name.clone(),
@@ -263,8 +281,8 @@ impl Lease {
             })?;
             fence(&held, mode, &mut tx).await?;
             Ok(tx)
-        });
-        match begun.await {
+        };
+        match tokio::spawn(begun.instrument(span)).await {
             Ok(begun) => begun,
             Err(failed) => match failed.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
@@ -302,10 +320,11 @@ impl Lease {
     /// # }
     /// ```
     pub async fn release(mut self) -> Result<Release, Error> {
-        let Some(answer) = self.send_release() else {
+        let span = span!("release", self.held);
+        let Some(answer) = span.in_scope(|| self.send_release()) else {
             return Err(Error::Closed);
         };
-        match timeout(self.answer_within, answer).await {
+        match timeout(self.answer_within, answer).instrument(span).await {
             Ok(Ok(Ok(answer))) => Ok(answer.into()),
             Ok(Ok(Err(fault))) => Err(Error::from_database(Operation::Release, &self.held.name, fault)),
             Ok(Err(_)) => Err(Error::Closed),
@@ -337,6 +356,12 @@ impl Lease {
 
     fn lost_by(&self, cause: LossCause) -> LeaseLost {
         lost(&self.held, cause)
+    }
+
+    /// Writes down in a span whose grant it has come to be about.
+    pub(crate) fn identify(&self, span: &Span) {
+        span.record("lease.owner", display(self.held.owner))
+            .record("lease.fencing_token", display(self.held.token));
     }
 }
 
@@ -381,8 +406,10 @@ async fn fence(held: &Held, mode: Mode, tx: &mut PgTransaction<'_>) -> Result<()
     Err(Error::from_database(Operation::Fence, &held.name, fault.into()))
 }
 
-/// Counts a holder that was kept from writing.
+/// Tells of a holder that was kept from writing.
 fn refused(held: &Held, cause: LossCause) -> LeaseLost {
+    let Held { name, owner, token, .. } = held;
+    warn!(lease.name = %name, lease.owner = %owner, lease.fencing_token = %token, %cause, "the fence refused the lease");
     signals::fenced(held.class, Check::Fence);
     lost(held, cause)
 }

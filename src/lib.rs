@@ -31,10 +31,11 @@
 //! [`migrate()`] installs the schema, [`check()`] looks over what fencing tokens depend on. Every `async`
 //! function says what is true in the database when its future is dropped, under "Cancel safety".
 //!
-//! # Events
+//! # Spans and events
 //!
-//! Through `tracing`, as past-tense facts with `lease.name`, `lease.owner` and `lease.fencing_token`: at `DEBUG`
-//! what goes well (acquired, renewed, released), at `WARN` what is repeated, at `ERROR` a lost lease.
+//! Through `tracing`. Each operation is a span at `DEBUG`, with `lease.name`, `lease.owner` and `lease.fencing_token` as far
+//! as they are known. Events are past-tense facts with the same fields: at `DEBUG` what
+//! goes well (acquired, renewed, released), at `WARN` what is repeated, at `ERROR` a lost lease.
 //!
 //! # Features
 //!

@@ -2,6 +2,7 @@
 
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{Connection, PgConnection, PgPool, SqlSafeStr};
+use tracing::{Instrument, debug_span};
 
 use crate::error::Error;
 use crate::store;
@@ -34,6 +35,10 @@ use crate::store;
 /// # }
 /// ```
 pub async fn migrate(pool: &PgPool) -> Result<(), Error> {
+    migrated(pool).instrument(debug_span!("migrate")).await
+}
+
+async fn migrated(pool: &PgPool) -> Result<(), Error> {
     let mut conn = PgConnection::connect_with(&pool.connect_options())
         .await
         .map_err(failed)?;
