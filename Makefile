@@ -1,6 +1,6 @@
 CARGO    ?= cargo
 # Not --all-features: tls-native-tls needs OpenSSL's headers, which a bare machine does not have.
-FEATURES := leasehold/cli,leasehold/serde
+FEATURES := leasehold/cli,leasehold/metrics,leasehold/serde
 # How long `make torture` lasts.
 MINUTES  ?= 10
 # How long `make fuzz` spends on each target.
@@ -11,7 +11,7 @@ export LEASEHOLD_SQLX_CLI := $(CURDIR)/target/tools/bin/sqlx
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo turns recipes nightly service deploy invoice languages test model moves matrix soak handoff bench failover torture mutants fuzz broken fmt lint docs deny setup clean
+.PHONY: help demo turns dashboard recipes nightly service deploy invoice languages test model moves matrix soak handoff bench failover torture mutants fuzz broken fmt lint docs deny setup clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +23,10 @@ demo: ## A paused worker's stale write, refused by PostgreSQL. Uses DATABASE_URL
 turns: ## Three processes take turns; draws docs/turns.svg. Uses DATABASE_URL when set.
 	@[ -n "$$DATABASE_URL" ] || scripts/setup postgres
 	$(CARGO) run --quiet --example turns -- docs/turns.svg
+
+dashboard: ## A small application in numbers; draws docs/dashboard.svg. Uses DATABASE_URL when set.
+	@[ -n "$$DATABASE_URL" ] || scripts/setup postgres
+	$(CARGO) run --quiet --example dashboard --features metrics -- docs/dashboard.svg
 
 recipes: ## Fencing wherever the resource is, a stale writer in each. Uses DATABASE_URL when set.
 	@[ -n "$$DATABASE_URL" ] || scripts/setup postgres
@@ -62,6 +66,7 @@ test: setup lint docs deny ## Every check: format, lints, docs, licences, exampl
 	env -u DATABASE_URL $(CARGO) run --quiet --example invoice --features $(FEATURES)
 	scripts/languages
 	env -u DATABASE_URL $(CARGO) run --quiet --example languages --features $(FEATURES)
+	env -u DATABASE_URL $(CARGO) run --quiet --example dashboard --features $(FEATURES) -- target/dashboard.svg 12
 	$(CARGO) test --workspace --features $(FEATURES) --doc
 	$(CARGO) test --workspace --features $(FEATURES) --lib --bins --examples
 	$(CARGO) test --workspace --features $(FEATURES) --test moves

@@ -2,9 +2,13 @@
 //!
 //! Each test and its client run on one thread, which is how their events are told from others'.
 
+mod faults;
+mod spans;
+mod waits;
+
 use std::time::Duration;
 
-use leasehold::LossCause;
+use leasehold::{Error, FencingToken, LossCause};
 use leasehold_testkit::eventually;
 use tracing::Level;
 
@@ -145,6 +149,98 @@ async fn lease_dropped_the_moment_it_is_lost_is_told_as_lost_all_the_same() {
         let losses = told.iter().filter(|event| event.message == "lost the lease");
         assert_eq!(losses.count(), 1, "{told:?}");
     }
+}
+
+#[tokio::test]
+async fn lease_that_is_dropped_is_told_as_released_and_nothing_louder() {
+    let (db, name) = (TestDb::shared().await, unique_name!());
+    let (heard, _listening) = Heard::listen();
+
+    let lease = db.client().acquire(&name).ttl(LONG).await.unwrap();
+    let token = lease.fencing_token();
+    drop(lease);
+    db.is_let_go(&name).await;
+
+    assert_eq!(heard.count(&name, token, "released the lease"), 1);
+    assert!(heard.louder_than_debug().is_empty(), "{:?}", heard.louder_than_debug());
+}
+
+#[tokio::test]
+async fn leases_of_a_client_that_is_closed_are_told_as_released_and_nothing_louder() {
+    let (db, name) = (TestDb::shared().await, unique_name!());
+    let (heard, _listening) = Heard::listen();
+    let leases = db.client();
+
+    let lease = leases.acquire(&name).ttl(LONG).await.unwrap();
+    leases.close().await;
+
+    assert_eq!(lease.lost().await.cause, LossCause::Closed);
+    let told = heard.count(&name, lease.fencing_token(), "released the lease of a closed client");
+    assert_eq!(told, 1);
+    drop(lease);
+    assert!(heard.louder_than_debug().is_empty(), "{:?}", heard.louder_than_debug());
+}
+
+#[tokio::test]
+async fn broken_lease_is_told() {
+    let (db, name) = (TestDb::shared().await, unique_name!());
+    let (heard, _listening) = Heard::listen();
+    let leases = db.client();
+    let _lease = leases.acquire(&name).ttl(LONG).await.unwrap();
+
+    assert!(leases.break_lease(&name).await.unwrap());
+
+    let told = heard.all();
+    let told: Vec<_> = told.iter().filter(|event| event.message == "broke the lease").collect();
+    let [told] = told[..] else { panic!("{told:?}") };
+    assert_eq!((told.level, told.fields.get("lease.name")), (Level::DEBUG, Some(&name)));
+}
+
+#[tokio::test]
+async fn stale_holder_that_the_fence_keeps_from_writing_is_told_as_a_warning_each_time() {
+    let (db, name) = (TestDb::shared().await, unique_name!());
+    let (heard, _listening) = Heard::listen();
+    let leases = db.builder().ttl(LONG).build().unwrap();
+    let lease = leases.acquire(&name).await.unwrap();
+    let token = lease.fencing_token();
+    leases.break_lease(&name).await.unwrap();
+
+    let by_the_database = lease.fence(&mut db.pool.begin().await.unwrap()).await;
+    let known_before = lease.begin(&db.pool).await;
+
+    assert!(by_the_database.is_err() && known_before.is_err());
+    let told = heard.of_lease(&name, token);
+    let warnings: Vec<_> = told.iter().filter(|event| event.level == Level::WARN).collect();
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    for warning in warnings {
+        assert_eq!(warning.message, "the fence refused the lease");
+        assert_eq!(warning.fields.get("cause"), Some(&LossCause::Fenced.to_string()));
+    }
+}
+
+#[tokio::test]
+async fn stale_token_that_a_resource_refuses_is_told_as_a_warning() {
+    let (db, resource) = (TestDb::shared().await, unique_name!());
+    let (heard, _listening) = Heard::listen();
+    let mut tx = db.pool.begin().await.unwrap();
+    FencingToken::new(8).admit(&mut tx, &resource).await.unwrap();
+
+    let stale = FencingToken::new(7).admit(&mut tx, &resource).await;
+
+    assert!(matches!(stale, Err(Error::Stale { .. })), "{stale:?}");
+    let told = heard.louder_than_debug();
+    let [warning] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(
+        (warning.level, &*warning.message),
+        (Level::WARN, "the resource refused the fencing token")
+    );
+    assert_eq!(warning.fields.get("lease.fencing_token"), Some(&"7".to_owned()));
+    assert!(
+        warning
+            .fields
+            .get("resource")
+            .is_some_and(|told| told.contains(&resource))
+    );
 }
 
 #[tokio::test]

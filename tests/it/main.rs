@@ -39,6 +39,8 @@ mod scale;
 mod scoped;
 mod server_faults;
 mod settings;
+#[cfg(feature = "metrics")]
+mod signals;
 mod smoke;
 mod storage;
 mod transactions;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use leasehold::{Error, LossCause, Release};
 use tokio::time::timeout;
 
-use crate::support::SOON;
-use crate::support::{TestDb, unique_name};
+use crate::support::heard::Heard;
+use crate::support::{SOON, TestDb, unique_name};
 
 #[tokio::test]
 async fn holder_behind_a_black_hole_knows_the_loss_before_the_database_may_grant_again() {
@@ -137,6 +137,7 @@ async fn broken_connection_is_replaced(break_it: impl Fn(&leasehold_testkit::Fau
 #[tokio::test]
 async fn grant_that_arrives_after_its_window_is_never_returned() {
     let (db, name) = (TestDb::shared().await, unique_name!());
+    let (heard, _listening) = Heard::listen();
     let proxy = db.proxy();
     let leases = db
         .through(&proxy)
@@ -168,6 +169,7 @@ async fn grant_that_arrives_after_its_window_is_never_returned() {
     timeout(SOON, granted_too_late)
         .await
         .expect("an answer is too late and says so");
+    assert!(heard.told_of(&name, "the lease was granted too late and is released") > 0);
     db.assert_free_soon(&name).await;
 }
 

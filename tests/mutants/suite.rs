@@ -38,6 +38,9 @@ impl Suite {
         if cfg!(feature = "serde") {
             command.args(["--features", "leasehold/serde"]);
         }
+        if cfg!(feature = "metrics") {
+            command.args(["--features", "leasehold/metrics"]);
+        }
         let built = command.stderr(Stdio::inherit()).output().await.expect("cargo runs");
         assert!(built.status.success(), "the tests do not build");
         let messages = String::from_utf8(built.stdout).expect("cargo writes text");

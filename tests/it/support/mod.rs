@@ -6,6 +6,8 @@ pub(crate) mod heard;
 pub(crate) mod hostile;
 pub(crate) mod install;
 mod locks;
+#[cfg(feature = "metrics")]
+pub(crate) mod meter;
 pub(crate) mod mutants;
 mod pooled;
 pub(crate) mod quiet;
