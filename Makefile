@@ -11,7 +11,7 @@ export LEASEHOLD_SQLX_CLI := $(CURDIR)/target/tools/bin/sqlx
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo turns dashboard recipes nightly service deploy invoice languages test model moves matrix soak handoff bench failover torture mutants fuzz broken fmt lint docs deny setup clean
+.PHONY: help demo turns dashboard recipes nightly service deploy invoice languages test model moves matrix soak handoff bench failover torture mutants fuzz broken fmt lint docs docs-rs package deny setup clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,7 +55,7 @@ languages: ## The invoices in Python and Node; a language whose driver cannot be
 
 # The integration tests come last, so that their closing line does. Everything is built for the whole
 # workspace: fewer packages at a time would mean other features of their dependencies, built anew.
-test: setup lint docs deny ## Every check: format, lints, docs, licences, examples, tests, two minutes of torture.
+test: setup lint docs deny package ## Every check: format, lints, docs, licences, package, examples, tests, two minutes of torture.
 	$(CARGO) build --workspace --examples --bin leasehold-torture --features $(FEATURES)
 	env -u DATABASE_URL $(CARGO) run --quiet --example demo --features $(FEATURES)
 	env -u DATABASE_URL $(CARGO) run --quiet --example turns --features $(FEATURES) -- target/turns.svg
@@ -69,6 +69,7 @@ test: setup lint docs deny ## Every check: format, lints, docs, licences, exampl
 	env -u DATABASE_URL $(CARGO) run --quiet --example dashboard --features $(FEATURES) -- target/dashboard.svg 12
 	$(CARGO) test --workspace --features $(FEATURES) --doc
 	$(CARGO) test --workspace --features $(FEATURES) --lib --bins --examples
+	$(CARGO) test --workspace --features $(FEATURES) --test texts
 	$(CARGO) test --workspace --features $(FEATURES) --test moves
 	$${CARGO_TARGET_DIR:-target}/debug/leasehold-torture 2
 	$(CARGO) test --workspace --features $(FEATURES) --test it
@@ -125,6 +126,13 @@ lint: ## Format check, and clippy with warnings as errors.
 
 docs: ## The API documentation, warnings as errors.
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --features $(FEATURES)
+
+# What docs.rs does with a nightly toolchain; a stable one takes the flags when told that it may.
+docs-rs: ## The documentation as docs.rs builds it, with a mark on what needs a feature.
+	RUSTC_BOOTSTRAP=1 RUSTDOCFLAGS="--cfg docsrs -D warnings" $(CARGO) doc --package leasehold --no-deps --features $(FEATURES)
+
+package: ## Packs the crate as it would be published, looks at its files and builds it; uploads nothing.
+	scripts/package
 
 # A commit's licences stay as they are, its advisories are as new as the database that can be reached.
 deny: ## Licences and advisories, when cargo-deny is there.

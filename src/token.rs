@@ -25,7 +25,6 @@ use sqlx::{Decode, Encode, Postgres, Type};
 /// assert_eq!(arriving.to_string(), "41");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct FencingToken(i64);
 
 impl FencingToken {
@@ -67,6 +66,21 @@ impl Encode<'_, Postgres> for FencingToken {
 impl<'r> Decode<'r, Postgres> for FencingToken {
     fn decode(value: PgValueRef<'r>) -> Result<Self, BoxDynError> {
         <i64 as Decode<'_, Postgres>>::decode(value).map(Self)
+    }
+}
+
+// By hand, so that the documentation tells which feature it needs: of what is derived it would not.
+#[cfg(feature = "serde")]
+impl serde::Serialize for FencingToken {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'d> serde::Deserialize<'d> for FencingToken {
+    fn deserialize<D: serde::Deserializer<'d>>(deserializer: D) -> Result<Self, D::Error> {
+        i64::deserialize(deserializer).map(Self)
     }
 }
 
