@@ -109,7 +109,7 @@ impl Source {
                     let found = if names_itself { None } else { self.resolve(module, used) };
                     found.unwrap_or_else(|| used.clone())
                 }
-                None if module.declares(first) => [&module.path[..], &[first.clone()]].concat(),
+                None if module.declares(first) => [&module.path[..], std::slice::from_ref(first)].concat(),
                 None => return None,
             },
         };
