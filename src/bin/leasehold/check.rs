@@ -5,9 +5,9 @@
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
+use leasehold::SCHEMA_VERSION;
 use leasehold::sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-use leasehold::sqlx::{self, Connection as _, PgConnection, PgPool};
-use leasehold::{Error, SCHEMA_VERSION};
+use leasehold::sqlx::{self, AssertSqlSafe, Connection as _, PgConnection};
 use serde::Serialize;
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -21,18 +21,17 @@ pub(crate) async fn check(connection: &Connection, is_json: bool) -> Result<Exit
     let mut session = timeout(WITHIN, PgConnection::connect_with(&options))
         .await
         .map_err(|_| Failed::new(Exit::Unavailable, "the server does not answer"))??;
-    let pool = PgPoolOptions::new()
-        .acquire_timeout(WITHIN)
-        .connect_lazy_with(options.clone());
+    // One transaction: a pooler in transaction mode may take a statement apart.
+    let mut tx = session.begin().await?;
 
     let mut report = Report::default();
-    server(&mut session, &mut report).await?;
-    if schema(&mut session, &mut report).await? {
-        rights(&mut session, &mut report).await?;
-        tokens(&pool, &mut report).await;
+    server(&mut tx, &mut report).await?;
+    if schema(&mut tx, &mut report).await? && rights(&mut tx, &mut report).await? {
+        tokens(&mut tx, &mut report).await?;
     }
-    durability(&mut session, &mut report).await?;
-    replication(&mut session, &mut report).await?;
+    durability(&mut tx, &mut report).await?;
+    replication(&mut tx, &mut report).await?;
+    tx.rollback().await?;
     pooler(&options, connection.pooler, &mut report).await?;
     notifications(connection.listen_at()?, &options, &mut report).await;
 
@@ -175,7 +174,8 @@ async fn schema(session: &mut PgConnection, report: &mut Report) -> Result<bool,
     Ok(true)
 }
 
-async fn rights(session: &mut PgConnection, report: &mut Report) -> Result<(), Failed> {
+/// Whether this role may look at the tokens.
+async fn rights(session: &mut PgConnection, report: &mut Report) -> Result<bool, Failed> {
     let missing: Vec<(String, String)> = sqlx::query_as(
         "select p.oid::regprocedure::text, quote_ident(current_user) \
         from pg_proc as p \
@@ -193,9 +193,10 @@ async fn rights(session: &mut PgConnection, report: &mut Report) -> Result<(), F
         let remedy = format!("grant execute on function {function} to {role}");
         report.wrong("rights", format!("this role may not call {function}"), remedy);
     }
-    let (may_look, may_break, role): (bool, bool, String) = sqlx::query_as(
+    let (may_look, may_break, may_check, role): (bool, bool, bool, String) = sqlx::query_as(
         "select has_table_privilege('leasehold.held', 'select'), \
-            has_function_privilege('leasehold.break_lease(text)', 'execute'), quote_ident(current_user)",
+            has_function_privilege('leasehold.break_lease(text)', 'execute'), \
+            has_function_privilege('leasehold.check()', 'execute'), quote_ident(current_user)",
     )
     .persistent(false)
     .fetch_one(session)
@@ -208,22 +209,21 @@ async fn rights(session: &mut PgConnection, report: &mut Report) -> Result<(), F
         let as_whom = if may_break { "an operator" } else { "a client" };
         report.ok("rights", format!("those of {as_whom}"));
     }
-    Ok(())
+    Ok(may_check)
 }
 
-async fn tokens(pool: &PgPool, report: &mut Report) {
-    match leasehold::check(pool).await {
-        Ok(findings) if findings.is_empty() => report.ok("tokens", "the sequence and its epoch are in order"),
-        Ok(findings) => findings
-            .into_iter()
-            .for_each(|found| report.wrong("tokens", found.finding, found.remedy)),
-        Err(error @ Error::SchemaMissing { .. }) => report.wrong("tokens", with_causes(&error), "leasehold migrate"),
-        Err(error) => report.wrong(
-            "tokens",
-            with_causes(&error),
-            "the grants of the README, `Roles`, to this role",
-        ),
+async fn tokens(session: &mut PgConnection, report: &mut Report) -> Result<(), Failed> {
+    let findings: Vec<(String, String)> = sqlx::query_as("select finding, remedy from leasehold.check()")
+        .persistent(false)
+        .fetch_all(session)
+        .await?;
+    if findings.is_empty() {
+        report.ok("tokens", "the sequence and its epoch are in order");
     }
+    for (finding, remedy) in findings {
+        report.wrong("tokens", finding, remedy);
+    }
+    Ok(())
 }
 
 /// What makes a grant outlast a crash.
@@ -314,11 +314,8 @@ async fn is_heard(listen_at: PgConnectOptions, options: &PgConnectOptions) -> Re
     listener.listen(&channel).await?;
     let mut session = PgConnection::connect_with(options).await?;
     // Without a synchronous standby's word, which may never come.
-    sqlx::query("select pg_notify($1, set_config('synchronous_commit', 'off', true))")
-        .bind(&channel)
-        .persistent(false)
-        .execute(&mut session)
-        .await?;
+    let notify = format!("select pg_notify('{channel}', set_config('synchronous_commit', 'off', true))");
+    sqlx::raw_sql(AssertSqlSafe(notify)).execute(&mut session).await?;
     listener.recv().await?;
     session.close().await
 }

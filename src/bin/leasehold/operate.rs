@@ -48,12 +48,13 @@ fn confirmed(question: &str) -> Result<bool, Failed> {
 /// Whether a grant is the current one. It stays so only until this returns: what counts is the check in the
 /// transaction that writes.
 pub(crate) async fn fence(connection: &Connection, name: &str, token: i64) -> Result<Exit, Failed> {
-    let pool = connection.pool()?;
+    // A transaction: a pooler in transaction mode may take a statement apart.
+    let mut tx = connection.pool()?.begin().await?;
     let asked = sqlx::query("select leasehold.fence($1, $2)")
         .bind(name)
         .bind(token)
         .persistent(false)
-        .execute(&pool)
+        .execute(&mut *tx)
         .await;
     match asked {
         Ok(_) => Ok(Exit::Done),
