@@ -225,7 +225,7 @@ impl Holder {
     }
 
     /// The runner was killed. The command goes with it, and the name is free only when it has gone.
-    async fn end_orphans(mut self) -> io::Result<()> {
+    async fn end_orphans(self) -> io::Result<()> {
         self.kill(Signal::SIGTERM);
         let grace_until = Deadline::now().later(self.order.grace).min(self.until);
         while self.is_anybody_left() {
@@ -235,16 +235,14 @@ impl Holder {
             // There is no waiting for processes that are not one's own.
             sleep(LOOK_EVERY).await;
         }
-        self.group = None;
         self.release().await
     }
 
+    /// The runner waits for the end of this process, which follows.
     async fn release(self) -> io::Result<()> {
-        let Self { lease, mut to, .. } = self;
-        if let Err(error) = lease.release().await {
+        if let Err(error) = self.lease.release().await {
             tracing::warn!(%error, "the lease was not released and runs out");
         }
-        let _ = send(&mut to, &ToRunner::Released).await;
         Ok(())
     }
 

@@ -63,8 +63,6 @@ pub(crate) enum ToRunner {
     Lost {
         cause: String,
     },
-    /// The name is free, or will be when the ttl is over.
-    Released,
 }
 
 pub(crate) async fn send(to: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> io::Result<()> {
