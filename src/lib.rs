@@ -35,7 +35,8 @@
 //!
 //! Through `tracing`. Each operation is a span at `DEBUG`, with `lease.name`, `lease.owner` and `lease.fencing_token` as far
 //! as they are known. Events are past-tense facts with the same fields: at `DEBUG` what
-//! goes well (acquired, renewed, released), at `WARN` what is repeated, at `ERROR` a lost lease.
+//! goes well (acquired, renewed, released), at `WARN` what is repeated and a stale
+//! holder that was refused, at `ERROR` a lost lease.
 //!
 //! # Features
 //!
